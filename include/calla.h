@@ -1,0 +1,251 @@
+/* calla.h: the public C API.
+ *
+ * Two halves.  Text (calla_text, calla_answer): a model folder's tokenizer and chat template, turning strings into token ids and
+ * ids back into pieces of an answer.  Engine (calla_engine, calla_session): token ids in, sampled token ids out.  The engine never
+ * sees strings, so that a scripted engine can stand behind the same functions in tests of the server.
+ *
+ * Every function that can fail returns a calla_status and, where `err` is not NULL, writes a message that names the thing (file,
+ * tensor, field, limit) and what to do.  Nothing here exits the process or writes to stdout.
+ */
+#ifndef CALLA_H
+#define CALLA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum calla_status {
+    CALLA_OK = 0,
+    CALLA_E_NOMEM,       /* an allocation failed */
+    CALLA_E_IO,          /* a file could not be opened, read or mapped */
+    CALLA_E_FORMAT,      /* a file or text is malformed */
+    CALLA_E_UNSUPPORTED, /* well-formed, but not something calla implements */
+    CALLA_E_ARGUMENT,    /* the caller's argument is wrong */
+    CALLA_E_LIMIT,       /* a stated limit would be passed (context window, queue, size) */
+    CALLA_E_CANCELLED,   /* stopped by calla_session_cancel or by closing */
+    CALLA_E_DEVICE,      /* the device failed */
+    CALLA_E_INTERNAL     /* a broken invariant: a bug in calla */
+} calla_status;
+
+typedef struct calla_error {
+    calla_status status;
+    char message[1024]; /* NUL-terminated; "" after success */
+} calla_error;
+
+/* A short name such as "out of memory"; never NULL. */
+const char *calla_status_name(calla_status status);
+
+/* "0.1.0"; the commit it was built from ("unknown" outside git); the compiled backends, comma-separated. */
+const char *calla_version(void);
+const char *calla_commit(void);
+const char *calla_backends(void);
+
+/* ---------------------------------------------------------------- text ---------------------------------------------------- */
+
+/* Tokenizer and chat template of one model folder.  Immutable after opening: any number of threads may use it. */
+typedef struct calla_text calla_text;
+
+typedef struct calla_ids {
+    int32_t *ids; /* [n], owned; free with calla_ids_free */
+    size_t n;
+} calla_ids;
+
+typedef struct calla_prompt {
+    char *text; /* [n_text] and a NUL, owned: what the template printed */
+    size_t n_text;
+    calla_ids ids; /* the prompt to append to a session */
+    bool thinking; /* the prompt ends inside <think>: the answer begins as reasoning */
+} calla_prompt;
+
+calla_status calla_text_open(const char *model_dir, calla_text **out, calla_error *err);
+void calla_text_close(calla_text *text);
+
+/* Number of real tokens: ids 0 … n-1 decode to something, later rows of the embedding are padding. */
+uint32_t calla_text_vocabulary(const calla_text *text);
+
+/* utf8 [n] → ids.  Added tokens (<|im_start|> …) are matched.  Invalid UTF-8 is CALLA_E_FORMAT. */
+calla_status calla_text_encode(const calla_text *text, const char *utf8, size_t n, calla_ids *out, calla_error *err);
+
+/* ids [n] → bytes [*n_out] and a NUL, owned by the caller (calla_free).  Bytes that are not UTF-8 become U+FFFD.  An id without
+ * a token is CALLA_E_ARGUMENT. */
+calla_status calla_text_decode(const calla_text *text, const int32_t *ids, size_t n, char **out, size_t *n_out, calla_error *err);
+
+/* json [n]: {"messages":[…], "tools":[…], "enable_thinking":bool, "preserve_thinking":bool, "add_generation_prompt":bool}; all but
+ * messages optional.  Text of messages and tools never becomes control tokens. */
+calla_status calla_text_render(const calla_text *text, const char *json, size_t n, calla_prompt *out, calla_error *err);
+
+void calla_ids_free(calla_ids *ids);
+void calla_prompt_free(calla_prompt *prompt);
+void calla_free(void *p);
+
+/* An answer under way: token ids → pieces of valid UTF-8, split into reasoning, content and tool calls, cut at stop strings. */
+typedef struct calla_answer calla_answer;
+
+typedef enum calla_piece_kind { CALLA_PIECE_REASONING, CALLA_PIECE_CONTENT, CALLA_PIECE_TOOL_CALL } calla_piece_kind;
+
+typedef struct calla_piece {
+    calla_piece_kind kind;
+    const char *text; /* [n], valid during the callback; of a tool call: its arguments as a JSON object */
+    size_t n;
+    const char *name; /* of a tool call: the function's name, NUL-terminated; else NULL */
+} calla_piece;
+
+typedef void (*calla_piece_fn)(void *user, const calla_piece *piece);
+
+typedef struct calla_answer_options {
+    bool thinking;           /* calla_prompt.thinking */
+    bool raw;                /* everything is content: no reasoning, no tool calls, control tokens printed as text */
+    const char *const *stop; /* [n_stop] NUL-terminated strings; matched in content only, and not printed */
+    size_t n_stop;
+    const char *tools_json; /* the request's tools array, or NULL: types of arguments; no tools, no tool-call parsing */
+    calla_piece_fn piece;   /* called from calla_answer_push and calla_answer_finish, on the caller's thread */
+    void *user;
+} calla_answer_options;
+
+calla_status calla_answer_open(const calla_text *text, const calla_answer_options *options, calla_answer **out, calla_error *err);
+/* *stopped becomes true when a stop string is complete: cancel the session; later pushes print nothing. */
+calla_status calla_answer_push(calla_answer *answer, int32_t id, bool *stopped, calla_error *err);
+/* Prints what was held back. */
+calla_status calla_answer_finish(calla_answer *answer, calla_error *err);
+void calla_answer_close(calla_answer *answer);
+
+/* --------------------------------------------------------------- engine --------------------------------------------------- */
+
+/* One loaded model on one device, with its own thread.  All functions below may be called from any thread. */
+typedef struct calla_engine calla_engine;
+/* One sequence of tokens with its state in the model. */
+typedef struct calla_session calla_session;
+
+typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32 } calla_kv;
+
+typedef struct calla_engine_options { /* zero means default */
+    const char *model_dir;   /* NULL: the embedded pocket model */
+    const char *device;      /* a name from calla_backends(); NULL: the best one compiled in */
+    uint32_t context_tokens; /* window of a session; default 32,768, at most the model's */
+    uint32_t max_sequences;  /* sessions that generate at the same time; others wait in order; default 4 */
+    uint32_t batch_rows;     /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
+    calla_kv kv;
+} calla_engine_options;
+
+typedef struct calla_sampling {
+    float temperature;        /* 0: greedy */
+    uint32_t top_k;           /* 0: off */
+    float top_p;              /* 1: off */
+    float min_p;              /* 0: off */
+    float presence_penalty;   /* 0: off; generated tokens only */
+    float frequency_penalty;  /* 0: off; generated tokens only */
+    float repetition_penalty; /* 1: off; once per distinct token of prompt and answer */
+    uint64_t seed;
+    uint32_t choice;          /* which of several answers of one request: same seed, other random numbers */
+    const int32_t *bias_ids;  /* [n_bias] */
+    const float *bias;        /* [n_bias], added to the logits */
+    size_t n_bias;
+} calla_sampling;
+
+typedef struct calla_engine_info {
+    char model_name[128];     /* last part of the folder's path */
+    const char *device;       /* backend in use */
+    uint32_t context_tokens;  /* window of a session */
+    uint32_t model_context;   /* what the model was made for */
+    uint32_t max_sequences;
+    uint32_t vocabulary;      /* real tokens */
+    uint32_t vocabulary_rows; /* rows of logits, padding included */
+    uint64_t weights_bytes;   /* mapped, not copied */
+    uint64_t plan_bytes;      /* allocated once: activations, KV pages, state slots */
+    calla_sampling defaults;  /* from generation_config.json */
+} calla_engine_info;
+
+calla_status calla_engine_open(const calla_engine_options *options, calla_engine **out, calla_error *err);
+/* Cancels what runs; every session must be closed before. */
+void calla_engine_close(calla_engine *engine);
+void calla_engine_get_info(const calla_engine *engine, calla_engine_info *out);
+const calla_text *calla_engine_text(const calla_engine *engine);
+
+typedef struct calla_engine_status {
+    uint32_t running, queued;
+    bool failed; /* the device failed; message says how; new jobs are refused */
+    char message[256];
+} calla_engine_status;
+void calla_engine_get_status(const calla_engine *engine, calla_engine_status *out);
+
+typedef enum calla_finish {
+    CALLA_FINISH_STOP,      /* a stop id was sampled (it is the last token reported) */
+    CALLA_FINISH_LENGTH,    /* max_tokens or the context window */
+    CALLA_FINISH_CANCELLED, /* calla_session_cancel */
+    CALLA_FINISH_ERROR      /* event.error says what */
+} calla_finish;
+
+#define CALLA_MAX_TOP_LOGPROBS 20
+
+typedef struct calla_token_logprob {
+    int32_t id;
+    float logprob;
+} calla_token_logprob;
+
+typedef enum calla_event_kind {
+    CALLA_EVENT_PROMPT, /* a chunk of the prompt is done: prompt_done of prompt_tokens */
+    CALLA_EVENT_TOKEN,  /* one token was sampled */
+    CALLA_EVENT_DONE    /* the last event of a job */
+} calla_event_kind;
+
+typedef struct calla_event {
+    calla_event_kind kind;
+    uint32_t prompt_tokens, prompt_done; /* tokens appended and not yet processed when the job began */
+    /* TOKEN */
+    int32_t id;
+    bool is_stop;  /* a stop id: not part of the answer's text */
+    float logprob; /* natural logarithm, of the model's own distribution (before penalties and temperature); if asked for */
+    const calla_token_logprob *top; /* [n_top], best first */
+    uint32_t n_top;
+    /* DONE */
+    calla_finish finish;
+    const calla_error *error; /* with CALLA_FINISH_ERROR */
+    uint32_t completion_tokens;
+    uint64_t queue_ns, prompt_ns, decode_ns;
+} calla_event;
+
+/* Called on the engine's thread: copy what is needed and return at once; do not call calla functions other than
+ * calla_session_cancel. */
+typedef void (*calla_event_fn)(void *user, const calla_event *event);
+
+typedef struct calla_generate_options {
+    calla_sampling sampling; /* bias arrays are copied */
+    uint32_t max_tokens;     /* 0: until the context window is full */
+    bool logprobs;
+    uint32_t n_top_logprobs; /* at most CALLA_MAX_TOP_LOGPROBS */
+    bool ignore_stop;        /* do not end at stop ids */
+} calla_generate_options;
+
+calla_status calla_session_open(calla_engine *engine, calla_session **out, calla_error *err);
+/* Cancels a running job and waits for its DONE event. */
+void calla_session_close(calla_session *session);
+/* Adds ids [n] to the sequence; they are processed by the next generate.  CALLA_E_LIMIT if the window would overflow. */
+calla_status calla_session_append(calla_session *session, const int32_t *ids, size_t n, calla_error *err);
+/* Tokens of the sequence so far: appended and generated. */
+uint32_t calla_session_tokens(const calla_session *session);
+/* Starts a job and returns; exactly one DONE event follows if and only if CALLA_OK is returned. */
+calla_status calla_session_generate(calla_session *session, const calla_generate_options *options, calla_event_fn fn, void *user,
+                                    calla_error *err);
+/* The job ends at the next layer boundary; the sequence keeps the tokens reported so far. */
+void calla_session_cancel(calla_session *session);
+/* Waits for the running job's DONE event to have been delivered. */
+void calla_session_wait(calla_session *session);
+
+/* Scores ids [n]: token_logprobs [n-1] of token t+1 at t, top1 [n], logits_last [vocabulary_rows]; each may be NULL.  Blocks. */
+calla_status calla_engine_score(calla_engine *engine, const int32_t *ids, size_t n, float *token_logprobs, int32_t *top1,
+                                float *logits_last, calla_error *err);
+
+/* What a folder holds, as a JSON object (dimensions, tensors, bytes per token, memory at a context), owned: calla_free. */
+calla_status calla_inspect(const char *model_dir, uint32_t context_tokens, char **json, calla_error *err);
+
+/* The folder of the embedded pocket model, or NULL with err when it cannot be found. */
+const char *calla_pocket_dir(calla_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,142 @@
+/* backend.h: what a device must offer.  The model issues composite ops in stages; a backend runs them.
+ *
+ * One batch at a time.  The model calls begin (which hands over the descriptor), then for each stage the ops and stage_end, then
+ * finish.  Ops inside a stage are independent of each other; stages follow each other.  A stage boundary is one barrier of the device.
+ * Everything that changes from step to step stands in the descriptor, never in arguments of ops (those name a layer only), so that a
+ * captured graph or an indirect command buffer replays.
+ *
+ * Activations are rows: [rows][values] of the buffers below.  The residual stream is f32 everywhere; for the others the backend says
+ * which type it wants. */
+#ifndef CALLA_BACKEND_BACKEND_H
+#define CALLA_BACKEND_BACKEND_H
+
+#include "base/error.h"
+#include "model/shape.h"
+#include "weights/weights.h"
+
+/* ---- sampling: pure data, so that every device computes the same token from the same logits ---- */
+
+#define SAMPLE_MAX_TOP CALLA_MAX_TOP_LOGPROBS
+
+typedef struct sample_count { int32_t id; uint32_t count; } sample_count;
+typedef struct sample_bias { int32_t id; float bias; } sample_bias;
+
+/* How to pick a token from one row of logits.  Order: repetition penalty, presence and frequency penalties, bias, mask, temperature,
+ * top-k, top-p, min-p; candidates sorted by logit, then lowest id; inverse CDF in float32 of random_uniform(seed, choice, position).
+ * Ids at or above `tokens` (padding rows) are never picked. */
+typedef struct sample_request {
+    uint32_t tokens;           /* real vocabulary */
+    float temperature;         /* 0: greedy (after penalties, bias and mask) */
+    uint32_t top_k;            /* 0: off */
+    float top_p, min_p;        /* 1 and 0: off */
+    float presence, frequency; /* subtracted once, and per occurrence, for each id in `counts` */
+    float repetition;          /* for each id in `seen`: positive logits are divided by it, negative ones multiplied */
+    const int32_t *seen;       /* [n_seen] distinct ids of prompt and answer; may be NULL when repetition is 1 */
+    const sample_count *counts;/* [n_counts] generated ids */
+    const sample_bias *bias;   /* [n_bias] */
+    const uint32_t *mask;      /* bitset of `tokens` bits, 1 = allowed; NULL: all */
+    uint32_t n_seen, n_counts, n_bias;
+    uint64_t seed;
+    uint32_t choice, position; /* position: index in the sequence of the token to be picked */
+    uint32_t n_top;            /* alternatives to report, at most SAMPLE_MAX_TOP */
+    bool logprob;              /* report the picked token's log-probability and the top ones: log-softmax of the raw logits, all rows */
+} sample_request;
+
+typedef struct sample_result {
+    int32_t id;                /* -1: no token is allowed */
+    float logprob;
+    uint32_t n_top;
+    calla_token_logprob top[SAMPLE_MAX_TOP]; /* best first; ties: lowest id */
+} sample_result;
+
+/* ---- the batch ---- */
+
+#define KV_PAGE_TOKENS 256u
+#define NO_SLOT UINT32_MAX     /* as a source: the zero state at position 0 */
+
+typedef struct batch_segment {
+    uint32_t first_row, rows;
+    uint32_t first_position;   /* position of the first row in its sequence */
+    uint32_t slot_src, slot_dst; /* recurrent state read, and written; never the same */
+    uint32_t first_page, pages;  /* in batch.page_table: pages that hold positions 0 … first_position + rows - 1 */
+} batch_segment;
+
+typedef struct batch {
+    uint32_t rows, segments, wanted, samples;
+    const int32_t *ids;        /* [rows]; see docs/architecture.md, idea 3 */
+    const uint32_t *positions; /* [rows] */
+    const uint32_t *segment_of;/* [rows] */
+    const batch_segment *segment; /* [segments] */
+    const uint32_t *page_table;/* pages of all segments, one after the other */
+    const uint32_t *wanted_row;/* [wanted] rows whose logits are computed, ascending */
+    const uint32_t *sample_of; /* [samples] index into wanted */
+    const sample_request *sample; /* [samples] */
+} batch;
+
+/* ---- buffers ---- */
+
+typedef enum buffer_id {
+    BUF_RESIDUAL,     /* [rows][H] f32 */
+    BUF_MIXER_IN,     /* [rows][max(conv channels + value heads·128 + 2·value heads, heads·512 + 2·kv heads·256)]: qkv|z|a|b or q|k|v */
+    BUF_MIXER_OUT,    /* [rows][max(value heads·128, heads·256)] */
+    BUF_MOE_IN,       /* [rows][H]: normed input of router and experts */
+    BUF_ROUTE_EXPERT, /* [rows][top_k] uint32 */
+    BUF_ROUTE_WEIGHT, /* [rows][top_k] f32 */
+    BUF_SHARED,       /* [rows][shared width]: silu(gate) ⊙ up of the shared expert; then [rows] its sigmoid gate */
+    BUF_EXPERT,       /* [rows][top_k][expert width] */
+    BUF_LOGITS,       /* [wanted][vocabulary] f32 */
+    BUF_SCRATCH,      /* the backend's own use, size from scratch_bytes */
+    BUF_KV,           /* [attention layers][pages][k, v][kv heads][page tokens][256] */
+    BUF_STATE,        /* [gdn layers][slots][value heads][128 key][128 value] f32 */
+    BUF_CONV,         /* [gdn layers][slots][3][conv channels] f32: the last inputs of the convolution, oldest first */
+    BUF_COUNT
+} buffer_id;
+
+typedef struct buffer_want { uint32_t element_bytes, align; } buffer_want;
+
+/* Sizes that the plan fixes once. */
+typedef struct backend_limits {
+    uint32_t rows, segments, wanted, samples; /* of one batch */
+    uint32_t pages, slots;
+    calla_kv kv;
+} backend_limits;
+
+typedef struct backend backend; /* one device with bound weights and allocated buffers */
+
+typedef struct backend_vtable {
+    const char *name;
+    /* Binds weights (which must outlive the backend). */
+    calla_status (*open)(const weights *w, const backend_limits *limits, backend **out, calla_error *err);
+    void (*close)(backend *b);
+    buffer_want (*want)(const backend *b, buffer_id id);
+    uint64_t (*scratch_bytes)(const backend *b);
+    /* Allocates all buffers: bytes[BUF_COUNT]; once. */
+    calla_status (*allocate)(backend *b, const uint64_t *bytes, calla_error *err);
+    /* Copies the first `tokens` positions of a KV page to another, in all layers. */
+    void (*copy_page)(backend *b, uint32_t src, uint32_t dst, uint32_t tokens);
+
+    calla_status (*begin)(backend *b, const batch *batch, calla_error *err);
+    void (*embed)(backend *b);                    /* ids → BUF_RESIDUAL */
+    void (*mixer_in)(backend *b, uint32_t layer);   /* 1: norm, input projections → BUF_MIXER_IN */
+    void (*mixer)(backend *b, uint32_t layer);      /* 2: conv + delta rule, or cache write + attention → BUF_MIXER_OUT */
+    void (*mixer_out)(backend *b, uint32_t layer);  /* 3: gated norm or gate, output projection, residual add */
+    void (*route)(backend *b, uint32_t layer);      /* 4: norm, router, top-k → BUF_ROUTE_*; and the shared expert's first half → BUF_SHARED */
+    void (*expert_in)(backend *b, uint32_t layer);  /* 5: gate, up, SwiGLU of the chosen experts → BUF_EXPERT */
+    void (*expert_out)(backend *b, uint32_t layer); /* 6: down, weighted combine, shared expert, residual add */
+    void (*head)(backend *b);                     /* final norm, lm_head, sampling for the wanted rows → BUF_LOGITS */
+    void (*stage_end)(backend *b);
+    /* Waits for all stages and fetches results.  A failure of any op since begin is reported here. */
+    calla_status (*finish)(backend *b, calla_error *err);
+
+    /* After finish, until the next begin. */
+    const float *(*logits)(backend *b, uint32_t wanted); /* [vocabulary] in host memory */
+    const sample_result *(*sampled)(backend *b, uint32_t sample);
+    /* For tests: copies elements of an activation buffer as f32 (or uint32 bits for BUF_ROUTE_EXPERT). */
+    void (*peek)(backend *b, buffer_id id, uint64_t first, uint64_t n, float *out);
+} backend_vtable;
+
+/* The compiled backends, best first, NULL-terminated. */
+extern const backend_vtable *const backend_list[];
+const backend_vtable *backend_find(const char *name); /* NULL name: the best; NULL when unknown */
+
+#endif

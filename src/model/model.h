@@ -1,0 +1,83 @@
+/* model.h: the model as a function from batches to logits and sampled tokens.
+ *
+ * Owns the plan (all memory of the device, allocated once), the pools of KV pages and state slots, and the order of work.  Knows
+ * nothing of requests, text or threads: one thread uses it. */
+#ifndef CALLA_MODEL_MODEL_H
+#define CALLA_MODEL_MODEL_H
+
+#include "backend/backend.h"
+
+typedef struct model model;
+
+typedef struct model_options {
+    const backend_vtable *backend;
+    uint32_t batch_rows;      /* most rows of one batch */
+    uint32_t max_segments;    /* most sequences in one batch */
+    uint32_t max_wanted;      /* most rows of one batch whose logits are computed; at least max_segments */
+    uint32_t sequences;       /* sequences (and snapshots) that exist at the same time: each needs two slots, and one for its step */
+    uint32_t kv_tokens;       /* tokens of KV cache in all; rounded up to pages */
+    calla_kv kv;
+} model_options;
+
+/* w must outlive the model. */
+calla_status model_open(const weights *w, const model_options *o, model **out, calla_error *err);
+void model_close(model *m);
+
+const model_shape *model_get_shape(const model *m);
+
+typedef struct model_plan { /* what the plan allocates, for printing and inspect */
+    uint64_t bytes[BUF_COUNT], total_bytes;
+    backend_limits limits;
+    uint32_t stages; /* dependent stages of one step */
+} model_plan;
+const model_plan *model_get_plan(const model *m);
+/* The same figures without opening anything. */
+void model_plan_compute(const model_shape *s, const model_options *o, model_plan *out);
+
+/* ---- sequences: a path of KV pages and the recurrent state after the last token ---- */
+
+typedef struct sequence sequence;
+
+calla_status sequence_open(model *m, sequence **out, calla_error *err); /* empty */
+void sequence_close(sequence *s);
+uint32_t sequence_tokens(const sequence *s);
+/* A snapshot or fork: an independent sequence of the same tokens.  Shares pages and state; copies at most one page, when written. */
+calla_status sequence_fork(sequence *s, sequence **out, calla_error *err);
+/* Undoes the last committed step of this sequence (its rows are gone).  CALLA_E_ARGUMENT if there is none to undo: the previous state
+ * is kept until the next step begins. */
+calla_status sequence_rollback(sequence *s, calla_error *err);
+/* How many more tokens could be appended to this sequence before the pool of pages is empty. */
+uint32_t sequence_room(const sequence *s);
+/* Forgets everything: pages and slots go back to the pools. */
+void sequence_reset(sequence *s);
+
+/* ---- steps ---- */
+
+typedef enum model_want { WANT_NONE, WANT_LAST, WANT_ALL } model_want;
+
+typedef struct model_segment {
+    sequence *sequence;            /* each sequence at most once in a batch */
+    const int32_t *ids;            /* [rows], each below the number of vocabulary rows */
+    uint32_t rows;                 /* at least 1 */
+    model_want want;               /* which rows' logits */
+    const sample_request *sample;  /* sample from the last row; NULL: no */
+} model_segment;
+
+/* Asked between layers: true abandons the step. */
+typedef bool (*model_stop_fn)(void *user);
+
+/* Runs one batch.  CALLA_OK: every sequence has its new tokens.  CALLA_E_LIMIT: no pages or slots are left, or the batch is too
+ * large; CALLA_E_CANCELLED: stop said so; CALLA_E_DEVICE.  After any failure all sequences are as before. */
+calla_status model_step(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err);
+
+/* Results of the last successful step, valid until the next. */
+const float *model_logits(model *m, uint32_t segment, uint32_t row); /* row: among the segment's wanted rows */
+const sample_result *model_sampled(model *m, uint32_t segment);      /* NULL if it asked for none */
+
+/* For tests: called after the embedding (layer 0) and after each layer l (as layer l + 1), rows in batch order. */
+typedef void (*model_probe_fn)(void *user, uint32_t layer, const float *residual /* [rows][H] */, uint32_t rows);
+void model_set_probe(model *m, model_probe_fn fn, void *user);
+/* For tests: zero the recurrent state of a sequence, to show that the tests would see its loss. */
+void sequence_lose_state(sequence *s);
+
+#endif
