@@ -2,7 +2,8 @@
  *
  * Strict means RFC 8259 and more: valid UTF-8 without encoded surrogates, no raw control characters in strings, no NaN, Infinity,
  * single quotes, comments or trailing commas, integers within 64 bits, nesting at most `max_depth`, nothing after the value.
- * Lone surrogate escapes (\ud800) are accepted and become U+FFFD: agents send them and resend their history. */
+ * Lone surrogate escapes (\ud800) are accepted and become U+FFFD: agents send them and resend their history.  \u0000 is accepted in
+ * strings and refused in keys (a tree's keys are C strings). */
 #ifndef CALLA_BASE_JSON_H
 #define CALLA_BASE_JSON_H
 
@@ -47,7 +48,8 @@ json_token json_next(json_reader *r);
 /* Skips the value that begins with the token just returned (no-op for scalars).  false on error. */
 bool json_skip(json_reader *r, json_token token);
 
-/* The whole document as a json-c tree: key order and the text of non-integers are kept, duplicate keys: the last wins.
+/* The whole document as a json-c tree: key order and the text of non-integers are kept, duplicate keys: the last wins.  JSON null is
+ * NULL, also as the root.
  * Errors are CALLA_E_FORMAT and start with `what` (a file's name or "body") and the place. */
 calla_status json_parse(const char *data, size_t n, const char *what, json_object **out, calla_error *err);
 
