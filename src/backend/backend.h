@@ -61,9 +61,9 @@ typedef struct batch_segment {
     uint32_t first_page, pages;  /* in batch.page_table: pages that hold positions 0 … first_position + rows - 1 */
 } batch_segment;
 
-typedef struct batch {
+typedef struct row_batch {
     uint32_t rows, segments, wanted, samples;
-    const int32_t *ids;        /* [rows]; see docs/architecture.md, idea 3 */
+    const int32_t *ids;        /* [rows]; -1 - k: the token that sample k of the batch before picked (it need not pass the host) */
     const uint32_t *positions; /* [rows] */
     const uint32_t *segment_of;/* [rows] */
     const batch_segment *segment; /* [segments] */
@@ -71,14 +71,14 @@ typedef struct batch {
     const uint32_t *wanted_row;/* [wanted] rows whose logits are computed, ascending */
     const uint32_t *sample_of; /* [samples] index into wanted */
     const sample_request *sample; /* [samples] */
-} batch;
+} row_batch;
 
 /* ---- buffers ---- */
 
 typedef enum buffer_id {
     BUF_RESIDUAL,     /* [rows][H] f32 */
-    BUF_MIXER_IN,     /* [rows][max(conv channels + value heads·128 + 2·value heads, heads·512 + 2·kv heads·256)]: qkv|z|a|b or q|k|v */
-    BUF_MIXER_OUT,    /* [rows][max(value heads·128, heads·256)] */
+    BUF_MIXER_IN,     /* [rows][shape_mixer_in_values]: qkv | z | a | b, or q with its gate | k | v */
+    BUF_MIXER_OUT,    /* [rows][shape_mixer_out_values]: before the gated norm, or before the gate */
     BUF_MOE_IN,       /* [rows][H]: normed input of router and experts */
     BUF_ROUTE_EXPERT, /* [rows][top_k] uint32 */
     BUF_ROUTE_WEIGHT, /* [rows][top_k] f32 */
@@ -108,14 +108,15 @@ typedef struct backend_vtable {
     /* Binds weights (which must outlive the backend). */
     calla_status (*open)(const weights *w, const backend_limits *limits, backend **out, calla_error *err);
     void (*close)(backend *b);
-    buffer_want (*want)(const backend *b, buffer_id id);
-    uint64_t (*scratch_bytes)(const backend *b);
+    /* Wishes, known before opening: element type by its size, alignment; bytes of BUF_SCRATCH. */
+    buffer_want (*want)(const backend_limits *limits, buffer_id id);
+    uint64_t (*scratch_bytes)(const model_shape *s, const backend_limits *limits);
     /* Allocates all buffers: bytes[BUF_COUNT]; once. */
     calla_status (*allocate)(backend *b, const uint64_t *bytes, calla_error *err);
     /* Copies the first `tokens` positions of a KV page to another, in all layers. */
     void (*copy_page)(backend *b, uint32_t src, uint32_t dst, uint32_t tokens);
 
-    calla_status (*begin)(backend *b, const batch *batch, calla_error *err);
+    calla_status (*begin)(backend *b, const row_batch *batch, calla_error *err);
     void (*embed)(backend *b);                    /* ids → BUF_RESIDUAL */
     void (*mixer_in)(backend *b, uint32_t layer);   /* 1: norm, input projections → BUF_MIXER_IN */
     void (*mixer)(backend *b, uint32_t layer);      /* 2: conv + delta rule, or cache write + attention → BUF_MIXER_OUT */

@@ -14,7 +14,7 @@ typedef struct model_options {
     uint32_t batch_rows;      /* most rows of one batch */
     uint32_t max_segments;    /* most sequences in one batch */
     uint32_t max_wanted;      /* most rows of one batch whose logits are computed; at least max_segments */
-    uint32_t sequences;       /* sequences (and snapshots) that exist at the same time: each needs two slots, and one for its step */
+    uint32_t sequences;       /* sequences (and snapshots) that hold tokens at the same time: two state slots each */
     uint32_t kv_tokens;       /* tokens of KV cache in all; rounded up to pages */
     calla_kv kv;
 } model_options;
@@ -57,7 +57,7 @@ typedef enum model_want { WANT_NONE, WANT_LAST, WANT_ALL } model_want;
 
 typedef struct model_segment {
     sequence *sequence;            /* each sequence at most once in a batch */
-    const int32_t *ids;            /* [rows], each below the number of vocabulary rows */
+    const int32_t *ids;            /* [rows], each below the number of vocabulary rows; -1 - k: what segment k sampled in the step before */
     uint32_t rows;                 /* at least 1 */
     model_want want;               /* which rows' logits */
     const sample_request *sample;  /* sample from the last row; NULL: no */
@@ -76,7 +76,7 @@ const sample_result *model_sampled(model *m, uint32_t segment);      /* NULL if 
 
 /* For tests: called after the embedding (layer 0) and after each layer l (as layer l + 1), rows in batch order. */
 typedef void (*model_probe_fn)(void *user, uint32_t layer, const float *residual /* [rows][H] */, uint32_t rows);
-void model_set_probe(model *m, model_probe_fn fn, void *user);
+calla_status model_set_probe(model *m, model_probe_fn fn, void *user, calla_error *err);
 /* For tests: zero the recurrent state of a sequence, to show that the tests would see its loss. */
 void sequence_lose_state(sequence *s);
 

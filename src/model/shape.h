@@ -16,6 +16,7 @@
 
 #define MAX_LAYERS 256u
 #define MAX_TOP_K 64u       /* experts per token */
+#define MAX_GDN_HEADS 256u  /* value heads */
 
 typedef struct model_shape {
     uint32_t hidden;           /* H */
@@ -44,5 +45,15 @@ static inline uint32_t shape_conv_channels(const model_shape *s) {
 static inline uint32_t shape_gdn_values(const model_shape *s) { return s->gdn_value_heads * GDN_HEAD_DIM; }
 static inline uint32_t shape_query_values(const model_shape *s) { return s->attention_heads * HEAD_DIM; }
 static inline uint32_t shape_kv_values(const model_shape *s) { return s->kv_heads * HEAD_DIM; }
+
+/* Values per row of the input projections, and of what the mixers give: the larger of the two kinds of layer. */
+static inline uint32_t shape_mixer_in_values(const model_shape *s) {
+    uint32_t gdn = shape_conv_channels(s) + shape_gdn_values(s) + 2 * s->gdn_value_heads;
+    uint32_t attention = 2 * shape_query_values(s) + 2 * shape_kv_values(s);
+    return gdn > attention ? gdn : attention;
+}
+static inline uint32_t shape_mixer_out_values(const model_shape *s) {
+    return shape_gdn_values(s) > shape_query_values(s) ? shape_gdn_values(s) : shape_query_values(s);
+}
 
 #endif

@@ -1,0 +1,52 @@
+/* plan.c: see plan.h. */
+#include "model/plan.h"
+
+const char *plan_buffer_name(buffer_id id) {
+    static const char *const names[BUF_COUNT] = {
+        [BUF_RESIDUAL] = "residual",         [BUF_MIXER_IN] = "mixer in",         [BUF_MIXER_OUT] = "mixer out", [BUF_MOE_IN] = "moe in",
+        [BUF_ROUTE_EXPERT] = "route expert", [BUF_ROUTE_WEIGHT] = "route weight", [BUF_SHARED] = "shared",       [BUF_EXPERT] = "expert",
+        [BUF_LOGITS] = "logits",             [BUF_SCRATCH] = "scratch",           [BUF_KV] = "kv pages",         [BUF_STATE] = "gdn state",
+        [BUF_CONV] = "conv window",
+    };
+    return names[id];
+}
+
+static uint64_t elements(const model_shape *s, const backend_limits *n, buffer_id id) {
+    const uint64_t rows = n->rows;
+    switch (id) {
+    case BUF_RESIDUAL:
+    case BUF_MOE_IN: return rows * s->hidden;
+    case BUF_MIXER_IN: return rows * shape_mixer_in_values(s);
+    case BUF_MIXER_OUT: return rows * shape_mixer_out_values(s);
+    case BUF_ROUTE_EXPERT:
+    case BUF_ROUTE_WEIGHT: return rows * s->top_k;
+    case BUF_SHARED: return rows * (s->shared_width + 1);
+    case BUF_EXPERT: return rows * s->top_k * s->expert_width;
+    case BUF_LOGITS: return (uint64_t)n->wanted * s->vocabulary;
+    case BUF_KV: return (uint64_t)s->attention_layers * n->pages * 2 * KV_PAGE_TOKENS * shape_kv_values(s);
+    case BUF_STATE: return (uint64_t)s->gdn_layers * n->slots * shape_gdn_values(s) * GDN_HEAD_DIM;
+    case BUF_CONV: return (uint64_t)s->gdn_layers * n->slots * CONV_HISTORY * shape_conv_channels(s);
+    case BUF_SCRATCH:
+    case BUF_COUNT: break;
+    }
+    return 0;
+}
+
+void model_plan_compute(const model_shape *s, const model_options *o, model_plan *out) {
+    *out = (model_plan){.stages = plan_stages(s)};
+    out->limits = (backend_limits){
+        .rows = o->batch_rows,
+        .segments = o->max_segments,
+        .wanted = o->max_wanted > o->max_segments ? o->max_wanted : o->max_segments,
+        .samples = o->max_segments,
+        .pages = (uint32_t)(((uint64_t)o->kv_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS),
+        .slots = 2 * o->sequences,
+        .kv = o->kv,
+    };
+    for (buffer_id id = 0; id < BUF_COUNT; id++) {
+        const buffer_want want = o->backend->want(&out->limits, id);
+        uint64_t bytes = id == BUF_SCRATCH ? o->backend->scratch_bytes(s, &out->limits) : elements(s, &out->limits, id) * want.element_bytes;
+        out->bytes[id] = (bytes + want.align - 1) / want.align * want.align;
+        out->total_bytes += out->bytes[id];
+    }
+}
