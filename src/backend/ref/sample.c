@@ -11,7 +11,7 @@
 
 #define HEAP_MAX 256u /* up to this top_k a heap finds the best; beyond, all candidates are sorted */
 
-size_t ref_sample_bytes(uint32_t rows) { return (size_t)rows * (2 * sizeof(uint64_t) + sizeof(float)); }
+uint64_t ref_sample_scratch_bytes(uint32_t rows) { return (uint64_t)rows * (2 * sizeof(uint64_t) + sizeof(float)); }
 
 /* NaN → -inf, +inf → the largest float, -0 → +0 (equal logits must have equal keys). */
 static float sane(float x) {

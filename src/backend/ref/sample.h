@@ -14,9 +14,9 @@
 #include "backend/backend.h"
 
 /* Bytes of scratch for rows of `rows` logits: 20 per row. */
-size_t ref_sample_bytes(uint32_t rows);
+uint64_t ref_sample_scratch_bytes(uint32_t rows);
 
-/* logits [rows], rows >= r->tokens; scratch: ref_sample_bytes(rows), aligned to 8.
+/* logits [rows], rows >= r->tokens; scratch: ref_sample_scratch_bytes(rows), aligned to 8.
  *
  * A logit that is NaN, before or after penalties and bias, counts as -infinity and is never picked; +infinity counts as the largest
  * float.  Without any candidate out->id is -1.  Ids of seen, counts and bias outside 0 ... tokens - 1 have no effect.
