@@ -75,7 +75,7 @@ calla_status file_read(const char *path, size_t max, char **out, size_t *n, call
 
 char *path_join(const char *dir, const char *name) {
     size_t a = strlen(dir), b = strlen(name);
-    while (a > 1 && dir[a - 1] == '/') a--;
+    while (a > 0 && dir[a - 1] == '/') a--;
     char *p = mem_alloc(a + b + 2);
     if (!p) return NULL;
     memcpy(p, dir, a);
