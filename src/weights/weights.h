@@ -13,7 +13,7 @@ typedef struct weight_vec {
     const uint8_t *data; /* [n] of type */
     weight_type type;
     uint32_t n;
-    float add;           /* 1 for RMSNorm gains of raw Hugging Face layout (gain = 1 + stored), else 0 */
+    float add; /* 1 for RMSNorm gains of raw Hugging Face layout (gain = 1 + stored), else 0 */
 } weight_vec;
 
 /* `count` matrices of [rows][cols] (count > 1: stacked experts), y = W x.  MLX affine: w = scale · code + bias, one scale and bias
@@ -24,8 +24,8 @@ typedef struct weight_mat {
     const uint8_t *scales; /* [count][rows][cols/group] bf16 */
     const uint8_t *biases; /* [count][rows][cols/group] bf16 */
     uint32_t count, rows, cols;
-    uint32_t bits;         /* 4, 8 or 16 */
-    uint32_t group;        /* 32, 64 or 128; 0 with 16 bits */
+    uint32_t bits;  /* 4, 8 or 16 */
+    uint32_t group; /* 32, 64 or 128; 0 with 16 bits */
 } weight_mat;
 
 static inline uint64_t weight_row_bytes(const weight_mat *m) { return (uint64_t)m->cols * m->bits / 8; }
@@ -36,23 +36,23 @@ uint64_t weight_mat_bytes(const weight_mat *m);
 typedef struct layer_weights {
     weight_vec norm_mixer, norm_moe; /* input_layernorm, post_attention_layernorm [H] */
     /* gated delta net layers */
-    weight_mat in_qkv; /* [conv channels][H]: q | k | v */
-    weight_mat in_z;   /* [value heads·128][H] */
-    weight_mat in_a, in_b; /* [value heads][H] */
-    weight_vec conv;   /* [channels][4], tap 3 is the newest */
+    weight_mat in_qkv;         /* [conv channels][H]: q | k | v */
+    weight_mat in_z;           /* [value heads·128][H] */
+    weight_mat in_a, in_b;     /* [value heads][H] */
+    weight_vec conv;           /* [channels][4], tap 3 is the newest */
     weight_vec a_log, dt_bias; /* [value heads] */
     weight_vec gdn_norm;       /* [128], a plain gain */
     weight_mat gdn_out;        /* [H][value heads·128] */
     /* full attention layers */
-    weight_mat q;      /* [heads·2·256][H]: per head 256 query values, then 256 gate values */
-    weight_mat k, v;   /* [kv heads·256][H] */
+    weight_mat q;              /* [heads·2·256][H]: per head 256 query values, then 256 gate values */
+    weight_mat k, v;           /* [kv heads·256][H] */
     weight_vec q_norm, k_norm; /* [256] */
     weight_mat attn_out;       /* [H][heads·256] */
     /* mixture of experts */
-    weight_mat router;         /* mlp.gate [experts][H] */
+    weight_mat router;                 /* mlp.gate [experts][H] */
     weight_mat expert_gate, expert_up; /* [experts] of [width][H] */
     weight_mat expert_down;            /* [experts] of [H][width] */
-    weight_mat shared_router;  /* mlp.shared_expert_gate [1][H] */
+    weight_mat shared_router;          /* mlp.shared_expert_gate [1][H] */
     weight_mat shared_gate, shared_up; /* [shared width][H] */
     weight_mat shared_down;            /* [H][shared width] */
 } layer_weights;
@@ -75,16 +75,26 @@ typedef struct weights {
     sampling_defaults sampling;
     int32_t stop_ids[MAX_STOP_IDS]; /* from config.json (both levels) and generation_config.json, without repeats */
     uint32_t n_stop_ids;
-    uint64_t text_bytes;        /* bytes of all bound tensors */
-    uint64_t token_bytes;       /* bytes of weights read to decode one token (one embedding row, top_k experts) */
+    uint64_t text_bytes;                  /* bytes of all bound tensors */
+    uint64_t token_bytes;                 /* bytes of weights read to decode one token (one embedding row, top_k experts) */
+    uint64_t scale_bytes;                 /* of text_bytes: scales, biases and all unquantized numbers, which weights_check reads */
     uint32_t skipped_vision, skipped_mtp; /* tensors not used */
     /* private to weights/ */
     struct checkpoint *files;
 } weights;
 
-/* Opens dir.  On failure *out is NULL and err names file, tensor or field, and the rule.  Logs at info what is skipped. */
+/* Opens dir.  On failure *out is NULL and err names file, tensor or field, and the rule.  Logs at info what is skipped.
+ *
+ * NaN and infinity among the scales, biases, norms and other plain numbers are an error that names the tensor.  Looking at all of
+ * them means reading a ninth of the file (2.2 GB of the real model), so a checkpoint with more than WEIGHTS_CHECK_BYTES of them is
+ * checked in part here: every tensor of up to WEIGHTS_CHECK_SMALL bytes in full, of the larger ones a few samples.  weights_check
+ * reads them all (`calla inspect --check`). */
 calla_status weights_open(const char *dir, weights **out, calla_error *err);
 void weights_close(weights *w);
+
+#define WEIGHTS_CHECK_BYTES (64u << 20)
+#define WEIGHTS_CHECK_SMALL (64u << 10)
+calla_status weights_check(const weights *w, calla_error *err);
 
 /* Any number of tensors by name, for inspect: calls fn for each tensor in the files in file order until fn returns false. */
 typedef struct tensor_info {
