@@ -1,0 +1,35 @@
+/* serve.c: calla serve: opens the engine, hands it to the server, waits for its end. */
+#include "server/server.h"
+
+#include "base/log.h"
+#include "cli/cli.h"
+
+int command_serve(const options *o) {
+    calla_error err = {0};
+    calla_engine_options eo;
+    calla_engine *engine = NULL;
+    server *s = NULL;
+    if (!o->value[OPTION_LOG].given) log_set_level(LOG_INFO); /* a server's log is wanted unless something else is asked for */
+    calla_status status = cli_engine_options(o, &eo, &err);
+    if (status == CALLA_OK) status = calla_engine_open(&eo, &engine, &err);
+    if (status == CALLA_OK) {
+        server_options so = {
+            .engine = engine,
+            .host = o->value[OPTION_HOST].text,
+            .port = (uint16_t)o->value[OPTION_PORT].integer,
+            .drain_ms = (uint32_t)(o->value[OPTION_DRAIN].number * 1000.0 + 0.999),
+            .limits = {.requests = (uint32_t)o->value[OPTION_REQUESTS].integer},
+        };
+        status = server_open(&so, &s, &err);
+    }
+    if (status == CALLA_OK) {
+        buffer banner = {0};
+        server_describe(s, &banner);
+        calla_error unwritten = {0}; /* a server without a standard output is still a server */
+        if (cli_write_output("-", &banner, &unwritten) != CALLA_OK) log_warn("%s", unwritten.message);
+    }
+    if (status == CALLA_OK) status = server_run(s, &err);
+    if (s) server_close(s);
+    if (engine) calla_engine_close(engine);
+    return status == CALLA_OK ? EXIT_OK : cli_fail_error(&err);
+}
