@@ -207,6 +207,9 @@ static bool find_raw_layout(binder *b) {
 
 static bool starts_with(const char *s, const char *prefix) { return !strncmp(s, prefix, strlen(prefix)); }
 
+static bool is_vision(const char *name) { return starts_with(name, "vision_tower."); }
+static bool is_mtp(const char *name) { return starts_with(name, "mtp.") || starts_with(name, "language_model.mtp."); }
+
 /* Tensors of parts that are not run, or left over. */
 static void check_rest(binder *b) {
     checkpoint *c = b->w->files;
@@ -215,19 +218,27 @@ static void check_rest(binder *b) {
         const char *name = t->info->name;
         if (t->used) continue;
         t->used = true;
-        if (starts_with(name, "vision_tower."))
+        if (is_vision(name))
             b->w->skipped_vision++;
-        else if (starts_with(name, "mtp.") || starts_with(name, "language_model.mtp."))
+        else if (is_mtp(name))
             b->w->skipped_mtp++;
         else
             fail_tensor(b, t, "not part of this model as %s describes it", b->config_path);
     }
-    for (size_t i = 0; i < b->quant->n && !b->status; i++) {
+}
+
+/* Overrides of matrices that do not exist do no harm (a file cut down to fewer layers keeps them), and a misspelt name shows
+ * itself by the shape of the tensor that it meant. */
+static void warn_overrides(const binder *b) {
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < b->quant->n; i++) {
         const quant_override *o = &b->quant->overrides[i];
-        if (o->used || starts_with(o->name, "vision_tower.") || starts_with(o->name, "mtp.") || starts_with(o->name, "language_model.mtp."))
-            continue;
-        b->status = error_set(b->err, CALLA_E_FORMAT, "%s: quantization: %s is not a matrix of this model", b->config_path, o->name);
+        if (o->used || is_vision(o->name) || is_mtp(o->name)) continue;
+        if (!n++) first = o->name;
     }
+    if (n)
+        log_warn("%s: the quantization block names %zu matrices that this model does not have (%s ...): ignored", b->config_path, n, first);
 }
 
 static calla_status refuse_raw_names(const binder *b) {
@@ -250,6 +261,7 @@ calla_status bind_tensors(weights *w, quantization *quant, const char *config_pa
     bind_norm(&b, &w->final_norm, "model.norm.weight", s->hidden);
     for (uint32_t i = 0; i < s->layers; i++) bind_layer(&b, i);
     check_rest(&b);
+    if (!b.status) warn_overrides(&b);
     if (!b.status && w->skipped_vision) log_info("%s: skipped %u vision tensors: images are not supported", w->dir, w->skipped_vision);
     if (!b.status && w->skipped_mtp)
         log_info("%s: skipped %u multi-token-prediction tensors: they are not used yet", w->dir, w->skipped_mtp);
