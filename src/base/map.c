@@ -47,7 +47,7 @@ void file_map_close(file_map *map) {
 
 calla_status file_read(const char *path, size_t max, char **out, size_t *n, calla_error *err) {
     int fd;
-    size_t size, done = 0;
+    size_t size = 0, done = 0;
     calla_status status = open_regular(path, &fd, &size, err);
     if (status) return status;
     char *p = NULL;

@@ -1,0 +1,185 @@
+/* test_state.c: snapshots, restoring, rolling back, cancelling and running out, on tiny-c, whose heads remember up to 20,000 tokens;
+ * and proof that these tests would see a lost state. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/arrays.h"
+#include "support/model_run.h"
+#include "unit.h"
+
+enum { N = 1000, PAGE = KV_PAGE_TOKENS };
+
+typedef struct fixture {
+    rig r;
+    int32_t *ids;
+    uint32_t V;
+    float *want; /* [V] last logits of all N tokens, undisturbed */
+} fixture;
+
+static int set_up(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    if (!f) return -1;
+    size_t n;
+    arrays *ref = arrays_open(test_data("checkpoints/tiny-c.reference.safetensors"));
+    f->ids = arrays_i32(ref, "p3.ids", &n);
+    arrays_close(ref);
+    if (n != N) return -1;
+    f->r = rig_open(test_data("checkpoints/tiny-c"), N, 512, 3, CALLA_KV_BF16);
+    f->V = f->r.w->shape.vocabulary;
+    f->want = malloc(f->V * sizeof *f->want);
+    sequence *s = rig_sequence(&f->r);
+    for (uint32_t i = 0; i < N; i += 250) rig_append(&f->r, s, f->ids + i, 250, NULL, f->want);
+    sequence_close(s);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    rig_close(&f->r);
+    free(f->ids), free(f->want), free(f);
+    return 0;
+}
+
+static void feed(fixture *f, sequence *s, uint32_t from, uint32_t to, float *last) {
+    for (uint32_t i = from; i < to;) {
+        uint32_t rows = to - i < 512 ? to - i : 512;
+        rig_append(&f->r, s, f->ids + i, rows, NULL, last);
+        i += rows;
+    }
+}
+
+static void assert_last(fixture *f, sequence *s, uint32_t from) {
+    float *last = malloc(f->V * sizeof *last);
+    assert_non_null(last);
+    feed(f, s, from, N, last);
+    assert_memory_equal(last, f->want, f->V * sizeof *last);
+    free(last);
+}
+
+/* At points inside a page and on its edge: snapshot, go on (elsewhere), restore, go on again: the same logits; and the original too. */
+static void test_snapshot(void **state) {
+    fixture *f = *state;
+    const uint32_t cuts[] = {1, 100, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 777};
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+        sequence *s = rig_sequence(&f->r), *snapshot, *other;
+        feed(f, s, 0, cuts[c], NULL);
+        assert_int_equal(sequence_fork(s, &snapshot, NULL), CALLA_OK);
+        const int32_t wrong[3] = {1, 2, 3}; /* the original goes astray: it must not spoil the shared page */
+        rig_append(&f->r, s, wrong, 3, NULL, NULL);
+        assert_int_equal(sequence_fork(snapshot, &other, NULL), CALLA_OK);
+        sequence_close(s);
+        assert_int_equal(sequence_tokens(snapshot), cuts[c]);
+        assert_last(f, snapshot, cuts[c]);
+        assert_last(f, other, cuts[c]);
+        sequence_close(snapshot);
+        sequence_close(other);
+    }
+}
+
+static void test_rollback(void **state) {
+    fixture *f = *state;
+    const uint32_t cuts[] = {0, 1, PAGE - 1, PAGE, 500};
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+        sequence *s = rig_sequence(&f->r);
+        const int32_t wrong[PAGE + 3] = {4, 5, 6};
+        feed(f, s, 0, cuts[c], NULL);
+        rig_append(&f->r, s, wrong, PAGE + 3, NULL, NULL);
+        assert_int_equal(sequence_rollback(s, NULL), CALLA_OK);
+        assert_int_equal(sequence_tokens(s), cuts[c]);
+        assert_int_equal(sequence_rollback(s, NULL), CALLA_E_ARGUMENT); /* one step only */
+        assert_last(f, s, cuts[c]);
+        sequence_close(s);
+    }
+}
+
+static bool stop_at_third_layer(void *user) {
+    return ++*(int *)user == 3;
+}
+
+/* A step that is abandoned between layers leaves every sequence of the batch as it was. */
+static void test_cancel(void **state) {
+    fixture *f = *state;
+    sequence *a = rig_sequence(&f->r), *b = rig_sequence(&f->r);
+    feed(f, a, 0, 300, NULL);
+    feed(f, b, 0, 40, NULL);
+    model_segment g[2] = {{.sequence = a, .ids = f->ids + 300, .rows = 200}, {.sequence = b, .ids = f->ids + 40, .rows = 1, .want = WANT_LAST}};
+    int calls = 0;
+    calla_error err;
+    assert_int_equal(model_step(f->r.m, g, 2, stop_at_third_layer, &calls, &err), CALLA_E_CANCELLED);
+    assert_int_equal(calls, 3);
+    assert_int_equal(sequence_tokens(a), 300);
+    assert_int_equal(sequence_tokens(b), 40);
+    assert_last(f, a, 300);
+    assert_last(f, b, 40);
+    sequence_close(a), sequence_close(b);
+}
+
+static void test_limits(void **state) {
+    fixture *f = *state;
+    calla_error err;
+    rig small = rig_open(test_data("checkpoints/tiny-c"), 0, 512, 2, CALLA_KV_BF16); /* two pages in all, two sequences */
+    sequence *a = rig_sequence(&small), *b = rig_sequence(&small), *c = rig_sequence(&small);
+    assert_int_equal(sequence_room(a), 2 * PAGE);
+    rig_append(&small, a, f->ids, PAGE, NULL, NULL);
+    rig_append(&small, b, f->ids, PAGE - 1, NULL, NULL);
+    assert_int_equal(sequence_room(a), 0);
+    assert_int_equal(sequence_room(b), 1);
+    model_segment g = {.sequence = a, .ids = f->ids, .rows = 1};
+    assert_int_equal(model_step(small.m, &g, 1, NULL, NULL, &err), CALLA_E_LIMIT);
+    assert_non_null(strstr(err.message, "KV"));
+    assert_int_equal(sequence_tokens(a), PAGE);
+    rig_append(&small, b, f->ids, 1, NULL, NULL); /* its last place is still there */
+    sequence_reset(a);
+    assert_int_equal(sequence_tokens(a), 0);
+    rig_append(&small, c, f->ids, PAGE, NULL, NULL);
+    const int32_t bad[] = {(int32_t)f->V, -1, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        g = (model_segment){.sequence = a, .ids = &bad[i], .rows = 1};
+        assert_int_equal(model_step(small.m, &g, 1, NULL, NULL, &err), CALLA_E_ARGUMENT);
+    }
+    g = (model_segment){.sequence = a, .ids = f->ids, .rows = 513};
+    assert_int_equal(model_step(small.m, &g, 1, NULL, NULL, &err), CALLA_E_LIMIT);
+    model_segment twice[2] = {{.sequence = a, .ids = f->ids, .rows = 1}, {.sequence = a, .ids = f->ids, .rows = 1}};
+    assert_int_equal(model_step(small.m, twice, 2, NULL, NULL, &err), CALLA_E_ARGUMENT);
+    sequence_close(a), sequence_close(b), sequence_close(c);
+    rig_close(&small);
+}
+
+/* The fault planted: a state lost at a chunk or page edge moves the last logits far beyond any tolerance. */
+static void test_a_lost_state_is_seen(void **state) {
+    fixture *f = *state;
+    const uint32_t cuts[] = {PAGE, 500, 900};
+    float *last = malloc(f->V * sizeof *last);
+    assert_non_null(last);
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+        sequence *s = rig_sequence(&f->r);
+        feed(f, s, 0, cuts[c], NULL);
+        sequence_lose_state(s);
+        feed(f, s, cuts[c], N, last);
+        double d = largest_difference(last, f->want, f->V);
+        print_message("state lost at %u of %d: last logits move by %.2f\n", cuts[c], N, d);
+        assert_true(d > 1);
+        sequence_close(s);
+    }
+    free(last);
+}
+
+static void test_stages(void **state) {
+    fixture *f = *state; /* every step above ended in exactly plan.stages boundaries, or model_step would have failed */
+    assert_int_equal(model_get_plan(f->r.m)->stages, 6 * f->r.w->shape.layers + 2);
+    model_shape real = f->r.w->shape;
+    real.layers = 40;
+    model_plan plan;
+    model_plan_compute(&real, &(model_options){.backend = backend_find(NULL), .batch_rows = 1, .max_segments = 1, .sequences = 1, .kv_tokens = 1}, &plan);
+    assert_in_range(plan.stages, 6 * 40 + 2, 250);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_snapshot), cmocka_unit_test(test_rollback),             cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_limits),   cmocka_unit_test(test_a_lost_state_is_seen), cmocka_unit_test(test_stages),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
