@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -151,6 +152,13 @@ void checkpoint_close(checkpoint *c) {
     mem_free((void *)c->by_name);
     mem_free(c->source);
     mem_free(c);
+}
+
+void checkpoint_release_pages(const checkpoint *c) {
+    for (size_t i = 0; i < c->n_shards; i++) {
+        const file_map *m = &c->shards[i].map;
+        if (m->n) madvise((void *)(uintptr_t)m->data, m->n, MADV_DONTNEED); /* a hint: failure changes nothing */
+    }
 }
 
 tensor *checkpoint_find(const checkpoint *c, const char *name) {

@@ -63,7 +63,9 @@ static calla_status open_tensors(weights *w, model_config *config, const char *c
     w->n_stop_ids = config->stop.n;
     w->token_bytes = token_bytes(w);
     w->scale_bytes = check_bytes(w);
-    return check_numbers(w, w->scale_bytes <= WEIGHTS_CHECK_BYTES, err);
+    status = check_numbers(w, w->scale_bytes <= WEIGHTS_CHECK_BYTES, err);
+    checkpoint_release_pages(w->files);
+    return status;
 }
 
 static calla_status open_folder(weights *w, calla_error *err) {
