@@ -1,12 +1,9 @@
 /* The reference sampler: cases computed by hand, invariants, and the distribution of what it draws. */
+#include "unit.h"
+
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "backend/ref/sample.h"
 #include "base/clock.h"

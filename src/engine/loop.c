@@ -1,0 +1,331 @@
+/* loop.c: the engine thread: admits jobs, makes one batch of all that run, steps the model, and delivers events.
+ *
+ * A session's sequence in the model can be taken away between steps: from idle sessions when another needs their place, from the
+ * youngest running one when KV pages run out (it goes back to the front of the queue).  Its history is processed again when it comes
+ * back; since the random number of a token is a hash of its position, nothing in the answer shows it.
+ *
+ * Allocates nothing. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine.h"
+
+/* ---- sequences ---- */
+
+static uint32_t processed(const calla_session *s) { return s->slot ? sequence_tokens(s->slot->sequence) : 0; }
+
+/* The next three: under the lock. */
+static void empty_slot(engine_slot *slot) {
+    if (slot->owner) slot->owner->slot = NULL;
+    slot->owner = NULL;
+    sequence_reset(slot->sequence);
+}
+
+/* A slot whose session does not run: one that nobody owns (its session was closed) or the one that ran least recently.  With
+ * with_tokens only those that hold pages.  NULL if there is none. */
+static engine_slot *spare_slot(const calla_engine *e, bool with_tokens) {
+    engine_slot *spare = NULL;
+    for (uint32_t i = 0; i < e->info.max_sequences; i++) {
+        engine_slot *slot = &e->slots[i];
+        if (slot->running || (with_tokens && !sequence_tokens(slot->sequence))) continue;
+        if (!slot->owner) return slot;
+        if (!spare || slot->used < spare->used) spare = slot;
+    }
+    return spare;
+}
+
+static void give_slot(calla_engine *e, calla_session *s) {
+    engine_slot *slot = spare_slot(e, false); /* never NULL: fewer run than there are slots */
+    empty_slot(slot);
+    slot->owner = s;
+    s->slot = slot;
+}
+
+static uint32_t free_pages(const calla_engine *e) {
+    const sequence *s = e->slots[0].sequence;
+    uint32_t in_page = (KV_PAGE_TOKENS - sequence_tokens(s) % KV_PAGE_TOKENS) % KV_PAGE_TOKENS;
+    return (sequence_room(s) - in_page) / KV_PAGE_TOKENS;
+}
+
+/* Takes the pages of a session that does not run; false if none has any. */
+static bool evict_spare(calla_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    engine_slot *slot = spare_slot(e, true);
+    if (slot) empty_slot(slot);
+    pthread_mutex_unlock(&e->lock);
+    return slot != NULL;
+}
+
+/* ---- beginning and ending ---- */
+
+static void leave_running(calla_engine *e, calla_session *s) {
+    s->slot->running = false;
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        if (e->running[i] != s) continue;
+        memmove(&e->running[i], &e->running[i + 1], (e->running_count - i - 1) * sizeof *e->running);
+        e->running_count--;
+        pthread_mutex_lock(&e->lock);
+        e->n_running = e->running_count;
+        pthread_mutex_unlock(&e->lock);
+        return;
+    }
+}
+
+/* Delivers DONE and gives the session back to its callers, who may free it at once.  It is in no list any more. */
+static void finish(calla_engine *e, calla_session *s, calla_finish how, const calla_error *error) {
+    job *j = &s->job;
+    uint64_t now = clock_now_ns(), admitted = j->admitted ? j->admitted_ns : now, first = j->first_token_ns ? j->first_token_ns : now;
+    calla_event event = {
+        .kind = CALLA_EVENT_DONE,
+        .prompt_tokens = j->admitted ? j->prompt_tokens : s->n_ids - processed(s),
+        .prompt_done = j->prompt_done,
+        .finish = how,
+        .completion_tokens = j->made,
+        .queue_ns = admitted - j->arrived_ns,
+        .prompt_ns = first - admitted,
+        .decode_ns = now - first,
+    };
+    if (how == CALLA_FINISH_ERROR) {
+        s->error = *error;
+        event.error = &s->error;
+    }
+    j->fn(j->user, &event);
+    pthread_mutex_lock(&e->lock);
+    s->active = false;
+    e->n_active--;
+    pthread_cond_broadcast(&e->idle);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void finish_running(calla_engine *e, calla_session *s, calla_finish how, const calla_error *error) {
+    leave_running(e, s);
+    finish(e, s, how, error);
+}
+
+/* Ends what was cancelled; after a device failure, or when closing, everything. */
+static void end_unwanted(calla_engine *e) {
+    bool closing = atomic_load(&e->closing);
+    calla_finish how = e->failed && !closing ? CALLA_FINISH_ERROR : CALLA_FINISH_CANCELLED;
+    bool all = e->failed || closing;
+    for (uint32_t i = e->running_count; i-- > 0;)
+        if (all || atomic_load(&e->running[i]->cancel)) finish_running(e, e->running[i], how, &e->failure);
+    for (calla_session **at = &e->queue; *at;) {
+        calla_session *s = *at;
+        if (all || atomic_load(&s->cancel)) {
+            *at = s->next;
+            finish(e, s, how, &e->failure);
+        } else
+            at = &s->next;
+    }
+}
+
+static void begin(calla_engine *e, calla_session *s) {
+    pthread_mutex_lock(&e->lock);
+    if (!s->slot) give_slot(e, s);
+    s->slot->running = true;
+    e->running[e->running_count++] = s;
+    e->n_running = e->running_count;
+    pthread_mutex_unlock(&e->lock);
+    if (s->job.admitted) return; /* comes back */
+    s->job.admitted = true;
+    s->job.admitted_ns = clock_now_ns();
+    s->job.prompt_from = processed(s);
+    s->job.prompt_tokens = s->n_ids - s->job.prompt_from;
+}
+
+/* In order of arrival; nobody overtakes. */
+static void admit(calla_engine *e) {
+    uint32_t tokens[MAX_SEQUENCES];
+    while (e->queue && e->running_count < e->info.max_sequences) {
+        calla_session *s = e->queue;
+        if (!s->job.score && s->job.max_tokens == 0) { /* the window is full: there is no token to make */
+            e->queue = s->next;
+            finish(e, s, CALLA_FINISH_LENGTH, NULL);
+            continue;
+        }
+        for (uint32_t i = 0; i < e->running_count; i++) tokens[i] = e->running[i]->n_ids;
+        if (!schedule_admits(tokens, e->running_count, s->n_ids, model_get_plan(e->m)->limits.pages)) return;
+        e->queue = s->next;
+        begin(e, s);
+    }
+}
+
+/* Puts the youngest running job back to the front of the queue, without its place in the model. */
+static void set_aside_youngest(calla_engine *e) {
+    calla_session *s = e->running[e->running_count - 1];
+    log_debug("no KV page is left: a sequence of %u tokens waits and will be processed again", s->n_ids);
+    leave_running(e, s);
+    pthread_mutex_lock(&e->lock);
+    empty_slot(s->slot);
+    pthread_mutex_unlock(&e->lock);
+    s->next = e->queue;
+    e->queue = s;
+}
+
+/* ---- a step ---- */
+
+/* Chooses the rows of e->items, in parallel with e->running.  Afterwards everything that runs has at least one row. */
+static void plan(calla_engine *e) {
+    while (e->running_count) {
+        uint32_t scores = 0;
+        for (uint32_t i = 0; i < e->running_count; i++) scores += e->running[i]->job.score != NULL;
+        for (uint32_t i = 0; i < e->running_count; i++) {
+            const calla_session *s = e->running[i];
+            uint32_t done = processed(s), most = e->batch_rows;
+            if (s->job.score) most = e->score_rows > scores ? e->score_rows / scores : 1;
+            e->items[i] = (schedule_item){.processed = done, .pending = s->n_ids - done, .max_rows = most};
+        }
+        schedule_result result = schedule_rows(e->items, e->running_count, e->batch_rows, free_pages(e));
+        if (result == SCHEDULE_FULL) return;
+        if (evict_spare(e)) continue;
+        if (result == SCHEDULE_CUT) return;
+        if (e->running_count > 1) {
+            set_aside_youngest(e);
+            continue;
+        }
+        calla_error err;
+        error_set(&err, CALLA_E_INTERNAL, "no KV page is left for the only sequence that runs, of %u tokens", e->running[0]->n_ids);
+        finish_running(e, e->running[0], CALLA_FINISH_ERROR, &err);
+    }
+}
+
+static void describe(calla_engine *e, uint32_t i) {
+    calla_session *s = e->running[i];
+    const job *j = &s->job;
+    const schedule_item *item = &e->items[i];
+    e->planned[i] = s;
+    e->segments[i] = (model_segment){.sequence = s->slot->sequence, .ids = s->ids + item->processed, .rows = item->rows};
+    if (j->score) e->segments[i].want = WANT_ALL;
+    if (j->score || item->rows < item->pending) return;
+    sample_request *r = &e->requests[i];
+    *r = j->sampling;
+    r->position = s->n_ids;
+    r->seen = j->tally.seen;
+    r->n_seen = j->tally.n_seen;
+    r->counts = j->tally.counts;
+    r->n_counts = j->tally.n_counts;
+    e->segments[i].want = WANT_LAST;
+    e->segments[i].sample = r;
+}
+
+/* Asked by the model between layers, on the engine thread. */
+static bool step_unwanted(void *user) {
+    calla_engine *e = user;
+    bool stop = atomic_load_explicit(&e->closing, memory_order_relaxed);
+    for (uint32_t i = 0; i < e->running_count && !stop; i++) stop = atomic_load_explicit(&e->running[i]->cancel, memory_order_relaxed);
+    return stop;
+}
+
+static void report_prompt(calla_session *s, uint32_t done) {
+    job *j = &s->job;
+    uint32_t prompt_done = done > j->prompt_from ? done - j->prompt_from : 0;
+    if (prompt_done > j->prompt_tokens) prompt_done = j->prompt_tokens;
+    if (prompt_done <= j->prompt_done) return; /* nothing new, or processed a second time */
+    j->prompt_done = prompt_done;
+    calla_event event = {.kind = CALLA_EVENT_PROMPT, .prompt_tokens = j->prompt_tokens, .prompt_done = prompt_done};
+    j->fn(j->user, &event);
+}
+
+static bool is_stop(const calla_engine *e, int32_t id) {
+    for (uint32_t i = 0; i < e->n_stop_ids; i++)
+        if (e->stop_ids[i] == id) return true;
+    return false;
+}
+
+static void report_token(calla_engine *e, calla_session *s, const sample_result *picked) {
+    job *j = &s->job;
+    if (!j->first_token_ns) j->first_token_ns = clock_now_ns();
+    j->made++;
+    if (j->tally.places) tally_add(&j->tally, picked->id, true);
+    pthread_mutex_lock(&e->lock);
+    s->ids[s->n_ids++] = picked->id;
+    pthread_mutex_unlock(&e->lock);
+    calla_event event = {
+        .kind = CALLA_EVENT_TOKEN,
+        .prompt_tokens = j->prompt_tokens,
+        .prompt_done = j->prompt_done,
+        .id = picked->id,
+        .is_stop = is_stop(e, picked->id),
+        .logprob = picked->logprob,
+        .top = picked->n_top ? picked->top : NULL,
+        .n_top = picked->n_top,
+        .completion_tokens = j->made,
+    };
+    j->fn(j->user, &event);
+    if (event.is_stop && !j->ignore_stop)
+        finish_running(e, s, CALLA_FINISH_STOP, NULL);
+    else if (j->made == j->max_tokens)
+        finish_running(e, s, CALLA_FINISH_LENGTH, NULL);
+}
+
+/* What segment i of a successful step brought. */
+static void deliver(calla_engine *e, uint32_t i) {
+    calla_session *s = e->planned[i];
+    const model_segment *g = &e->segments[i];
+    uint32_t before = e->items[i].processed, done = before + g->rows;
+    s->slot->used = e->turn;
+    if (s->job.score) score_rows(s->job.score, s->ids, s->n_ids, before, g->rows, e->m, i);
+    report_prompt(s, done);
+    if (s->job.score && done == s->n_ids) finish_running(e, s, CALLA_FINISH_STOP, NULL);
+    if (!g->sample) return;
+    const sample_result *picked = model_sampled(e->m, i);
+    if (picked->id >= 0) {
+        report_token(e, s, picked);
+        return;
+    }
+    leave_running(e, s);
+    pthread_mutex_lock(&e->lock);
+    empty_slot(s->slot); /* the next generate must have something left to process */
+    pthread_mutex_unlock(&e->lock);
+    calla_error err;
+    error_set(&err, CALLA_E_INTERNAL, "the model gave no token: all logits are NaN or -infinity; the weights may be damaged");
+    finish(e, s, CALLA_FINISH_ERROR, &err);
+}
+
+static void fail_device(calla_engine *e, const calla_error *err) {
+    log_error("the device failed: %s", err->message);
+    pthread_mutex_lock(&e->lock);
+    e->failed = true;
+    e->failure = *err;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void step(calla_engine *e) {
+    calla_error err = {0};
+    uint32_t n = e->running_count;
+    for (uint32_t i = 0; i < n; i++) describe(e, i);
+    calla_status status = model_step(e->m, e->segments, n, step_unwanted, e, &err);
+    if (status == CALLA_OK)
+        for (uint32_t i = 0; i < n; i++) deliver(e, i);
+    else if (status == CALLA_E_DEVICE)
+        fail_device(e, &err);
+    else if (status != CALLA_E_CANCELLED) /* whatever it was, the one that came last goes, and the others try again */
+        finish_running(e, e->running[n - 1], CALLA_FINISH_ERROR, &err);
+}
+
+/* Waits for something to do and moves new jobs to the queue; false when closing and all is done. */
+static bool collect(calla_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    while (!e->inbox && !e->queue && !e->running_count && !e->closing) pthread_cond_wait(&e->wake, &e->lock);
+    calla_session **end = &e->queue;
+    while (*end) end = &(*end)->next;
+    *end = e->inbox;
+    e->inbox = NULL;
+    e->inbox_end = &e->inbox;
+    e->turn++;
+    bool go_on = e->queue || e->running_count || !e->closing;
+    pthread_mutex_unlock(&e->lock);
+    return go_on;
+}
+
+void *engine_thread(void *engine) {
+    calla_engine *e = engine;
+    while (collect(e)) {
+        end_unwanted(e);
+        admit(e);
+        plan(e);
+        if (e->running_count) step(e);
+    }
+    return NULL;
+}
