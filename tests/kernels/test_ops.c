@@ -1,5 +1,5 @@
 /* test_ops.c: each composite op of the reference backend against float64 numpy (tools/reference/record_ops.py), driven through the
- * backend's table exactly as the model drives it; each op starts from the recorded residual of its layer. */
+ * backend's table exactly as the model drives it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "unit.h"
 
 enum { ROWS = 7 };
-static const double TOLERANCE = 2e-5; /* values are of order 1; sums have at most 512 terms */
+static const double TOLERANCE = 5e-5; /* values are of order 1 to 10; float32 errors of the layers before are in them */
 
 typedef struct fixture {
     arrays *ref;

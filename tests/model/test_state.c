@@ -61,7 +61,7 @@ static void assert_last(fixture *f, sequence *s, uint32_t from) {
 /* At points inside a page and on its edge: snapshot, go on (elsewhere), restore, go on again: the same logits; and the original too. */
 static void test_snapshot(void **state) {
     fixture *f = *state;
-    const uint32_t cuts[] = {1, 100, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 777};
+    const uint32_t cuts[] = {1, PAGE - 1, PAGE, 777};
     for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
         sequence *s = rig_sequence(&f->r), *snapshot, *other;
         feed(f, s, 0, cuts[c], NULL);
@@ -80,7 +80,7 @@ static void test_snapshot(void **state) {
 
 static void test_rollback(void **state) {
     fixture *f = *state;
-    const uint32_t cuts[] = {0, 1, PAGE - 1, PAGE, 500};
+    const uint32_t cuts[] = {0, PAGE - 1, PAGE};
     for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
         sequence *s = rig_sequence(&f->r);
         const int32_t wrong[PAGE + 3] = {4, 5, 6};
@@ -150,7 +150,7 @@ static void test_limits(void **state) {
 /* The fault planted: a state lost at a chunk or page edge moves the last logits far beyond any tolerance. */
 static void test_a_lost_state_is_seen(void **state) {
     fixture *f = *state;
-    const uint32_t cuts[] = {PAGE, 500, 900};
+    const uint32_t cuts[] = {PAGE, 900};
     float *last = malloc(f->V * sizeof *last);
     assert_non_null(last);
     for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {

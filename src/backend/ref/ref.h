@@ -33,7 +33,7 @@ struct backend {
 /* ---- linear.c ---- */
 /* out [cols]: row `row` of matrix `which` as f32: scale · code + bias. */
 void ref_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
-/* Σ a_i b_i in 16 partial sums that are added pairwise: the order depends on n alone. */
+/* Σ a_i b_i in 16 partial sums that are added pairwise, then the tail: the order depends on n alone. */
 float ref_dot(const float *a, const float *b, uint32_t n);
 /* out[r·out_stride + o] = Σ_k W[o][k] x[r·x_stride + k] for `rows` rows. weight: [cols] scratch */
 void ref_linear(const weight_mat *m, uint32_t which, const float *x, uint32_t x_stride, float *out, uint32_t out_stride, uint32_t rows,
