@@ -1,0 +1,21 @@
+/* health.c: GET /health.  Answered by the loop thread alone, however busy the engine is; 503 when chats would be refused. */
+#include <string.h>
+
+#include "base/json.h"
+#include "server/reply.h"
+#include "server/routes.h"
+
+void health_handle(connection *c) {
+    calla_engine_status status;
+    calla_engine_get_status(c->server->engine, &status);
+    const char *word = status.failed ? "failed" : c->server->draining ? "draining" : "ok";
+    buffer body = {0};
+    buffer_printf(&body, "{\"status\":\"%s\",\"running\":%u,\"queued\":%u", word, status.running, status.queued);
+    if (status.failed) {
+        buffer_append_str(&body, ",\"message\":");
+        json_append_string(&body, status.message, strlen(status.message));
+    }
+    buffer_append_str(&body, "}");
+    reply_json(c, strcmp(word, "ok") ? 503 : 200, NULL, &body);
+    buffer_free(&body);
+}

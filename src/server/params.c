@@ -1,0 +1,78 @@
+/* params.c: see params.h. */
+#include "server/params.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_IGNORED_BYTES = 512 };
+
+bool params_integer(json_object *value, int64_t min, int64_t max, int64_t *out) {
+    int64_t i;
+    if (json_object_is_type(value, json_type_int)) {
+        i = json_object_get_int64(value);
+    } else if (json_object_is_type(value, json_type_double)) { /* 5.0 */
+        const double d = json_object_get_double(value);
+        if (!(d >= -9007199254740992.0 && d <= 9007199254740992.0) || floor(d) != d) return false;
+        i = (int64_t)d;
+    } else
+        return false;
+    *out = i;
+    return i >= min && i <= max;
+}
+
+static bool read_uint(const param *p, const char *name, json_object *value, uint32_t *out, api_error *e) {
+    int64_t i = 0;
+    if (!params_integer(value, (int64_t)p->min, (int64_t)p->max, &i))
+        return api_error_set(e, 400, NULL, name, "%s must be an integer from %lld to %lld", name, (long long)p->min, (long long)p->max);
+    *out = (uint32_t)i;
+    return true;
+}
+
+static bool read_float(const param *p, const char *name, json_object *value, float *out, api_error *e) {
+    const bool number = json_object_is_type(value, json_type_int) || json_object_is_type(value, json_type_double);
+    const double d = number ? json_object_get_double(value) : NAN;
+    if (!(d >= p->min && d <= p->max)) return api_error_set(e, 400, NULL, name, "%s must be a number from %g to %g", name, p->min, p->max);
+    *out = (float)d;
+    return true;
+}
+
+/* Names come from the client: only what can stand in a header line is repeated there. */
+static void note_ignored(buffer *ignored, const char *name) {
+    const size_t n = strlen(name);
+    if (!n || n > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") != n) return;
+    if (ignored->n + n + 2 > MAX_IGNORED_BYTES) return;
+    if (ignored->n) buffer_append_str(ignored, ", ");
+    buffer_append(ignored, name, n);
+}
+
+static bool read_one(const param *p, const char *name, json_object *value, void *request, buffer *ignored, api_error *e) {
+    char *at = (char *)request + p->offset;
+    switch (p->kind) {
+    case PARAM_BOOL:
+        if (!json_object_is_type(value, json_type_boolean)) return api_error_set(e, 400, NULL, name, "%s must be true or false", name);
+        *(bool *)at = json_object_get_boolean(value);
+        return true;
+    case PARAM_UINT: return read_uint(p, name, value, (uint32_t *)(void *)at, e);
+    case PARAM_FLOAT: return read_float(p, name, value, (float *)(void *)at, e);
+    case PARAM_CUSTOM: return p->read(request, name, value, e);
+    case PARAM_REFUSED:
+        if (p->harmless && p->harmless(value)) return true;
+        return api_error_set(e, 400, "unsupported_parameter", name, "%s is not supported: %s", name, p->help);
+    default: note_ignored(ignored, name); return true;
+    }
+}
+
+bool params_read(const param *table, size_t n, json_object *object, const char *prefix, void *request, buffer *ignored, api_error *e) {
+    json_object_object_foreach(object, key, value) {
+        if (!value) continue;
+        const param *p = NULL;
+        for (size_t i = 0; i < n && !p; i++)
+            if (!strcmp(table[i].name, key)) p = &table[i];
+        static const param unknown = {.kind = PARAM_HARMLESS};
+        char name[128];
+        snprintf(name, sizeof name, "%s%.100s", prefix, key);
+        if (!read_one(p ? p : &unknown, name, value, request, ignored, e)) return false;
+    }
+    return true;
+}

@@ -1,0 +1,38 @@
+/* params.h: fields of a request's JSON object, read by a table.  A field is honoured, harmless (accepted without effect and named in the
+ * x-calla-ignored header of the reply) or refused (it would change the answer, and calla cannot do it).  Fields that the table does not
+ * know are harmless.  A null is an absent field. */
+#ifndef CALLA_SERVER_PARAMS_H
+#define CALLA_SERVER_PARAMS_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "server/api_error.h"
+
+typedef enum param_kind {
+    PARAM_HARMLESS,
+    PARAM_REFUSED, /* unless harmless(value) */
+    PARAM_BOOL,    /* bool at offset */
+    PARAM_UINT,    /* uint32_t, min … max */
+    PARAM_FLOAT,   /* float, min … max */
+    PARAM_CUSTOM   /* read(request, name, value, e) */
+} param_kind;
+
+typedef struct param {
+    const char *name;
+    param_kind kind;
+    size_t offset;
+    double min, max;
+    bool (*read)(void *request, const char *name, json_object *value, api_error *e);
+    bool (*harmless)(json_object *value);
+    const char *help; /* of a refused one: what to do instead */
+} param;
+
+/* Reads all fields of object into request.  Names of fields without effect are appended to ignored, comma-separated.  False with e
+ * filled in, e.param naming the field (after prefix), if one has the wrong type or range or is refused. */
+bool params_read(const param *table, size_t n, json_object *object, const char *prefix, void *request, buffer *ignored, api_error *e);
+
+/* A number without a fraction within min … max. */
+bool params_integer(json_object *value, int64_t min, int64_t max, int64_t *out);
+
+#endif

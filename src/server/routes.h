@@ -1,0 +1,19 @@
+/* routes.h: the table of paths. */
+#ifndef CALLA_SERVER_ROUTES_H
+#define CALLA_SERVER_ROUTES_H
+
+#include "server/connection.h"
+
+/* Headers are in: false with e filled in for an unknown path (404), another method (405, *allow says which), a body that is not JSON
+ * (415). */
+bool routes_check(const http_request *request, api_error *e, const char **allow);
+/* The request is complete and routes_check passed. */
+void routes_dispatch(connection *c);
+
+/* The handlers, one file each. */
+void chat_handle(connection *c);        /* POST /v1/chat/completions */
+void models_handle_list(connection *c); /* GET /v1/models */
+void models_handle_one(connection *c);  /* GET /v1/models/{id} */
+void health_handle(connection *c);      /* GET /health */
+
+#endif

@@ -1,0 +1,57 @@
+/* server_impl.h: the server as its own files see it.  Everything here belongs to the loop thread, except where a type says otherwise. */
+#ifndef CALLA_SERVER_SERVER_IMPL_H
+#define CALLA_SERVER_SERVER_IMPL_H
+
+#include <event2/event.h>
+#include <event2/listener.h>
+
+#include "server/http.h"
+#include "server/server.h"
+
+typedef struct connection connection;
+typedef struct mailbox mailbox;
+typedef struct worker worker;
+typedef struct chat_completion chat_completion;
+
+struct server {
+    calla_engine *engine;
+    const calla_text *text;
+    calla_engine_info info;
+    int64_t started; /* seconds since 1970 */
+    server_limits limits;
+    uint32_t drain_ms;
+    bool no_signals, loopback; /* loopback: only this machine can connect, so that Host and Origin must name it */
+    char host[256];            /* as asked for */
+    uint16_t port;
+    char url[320];
+    int32_t think_end_id; /* </think>, or -1 */
+
+    struct event_base *base;
+    struct evconnlistener *listener;
+    struct event *accept_retry; /* after accept failed for want of descriptors */
+    struct event *stop;         /* made active by server_stop */
+    struct event *sigterm, *sigint;
+    struct event *drain_timer, *final_timer;
+    bool draining, cancelling;
+
+    connection *connections; /* doubly linked */
+    uint32_t n_connections;
+    connection *dead; /* to be freed by `reaper`, outside any callback */
+    struct event *reaper;
+    size_t upload_used;
+
+    mailbox *mailbox;
+    worker *worker;
+    chat_completion *chats; /* at work or queued; doubly linked */
+    uint32_t n_chats;
+};
+
+/* listen.c: resolves host, binds and listens; fills in port, url, loopback and s->listener's socket. */
+calla_status server_listen(server *s, const char *host, uint16_t port, evutil_socket_t *fd, calla_error *err);
+
+/* Ends the loop if nothing is left to wait for. */
+void server_check_drained(server *s);
+/* A connection is gone: accept again if that had been stopped. */
+void server_connection_closed(server *s);
+
+#endif
