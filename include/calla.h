@@ -123,11 +123,11 @@ typedef struct calla_session calla_session;
 typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32 } calla_kv;
 
 typedef struct calla_engine_options { /* zero means default */
-    const char *model_dir;   /* NULL: the embedded pocket model */
-    const char *device;      /* a name from calla_backends(); NULL: the best one compiled in */
-    uint32_t context_tokens; /* window of a session; default 32,768, at most the model's */
-    uint32_t max_sequences;  /* sessions that generate at the same time; others wait in order; default 4 */
-    uint32_t batch_rows;     /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
+    const char *model_dir;            /* NULL: the embedded pocket model */
+    const char *device;               /* a name from calla_backends(); NULL: the best one compiled in */
+    uint32_t context_tokens;          /* window of a session; default 32,768, at most the model's */
+    uint32_t max_sequences;           /* sessions that generate at the same time; others wait in order; default 4 */
+    uint32_t batch_rows;              /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
     calla_kv kv;
 } calla_engine_options;
 
@@ -140,17 +140,17 @@ typedef struct calla_sampling {
     float frequency_penalty;  /* 0: off; generated tokens only */
     float repetition_penalty; /* 1: off; once per distinct token of prompt and answer */
     uint64_t seed;
-    uint32_t choice;          /* which of several answers of one request: same seed, other random numbers */
-    const int32_t *bias_ids;  /* [n_bias] */
-    const float *bias;        /* [n_bias], added to the logits */
+    uint32_t choice;         /* which of several answers of one request: same seed, other random numbers */
+    const int32_t *bias_ids; /* [n_bias] */
+    const float *bias;       /* [n_bias], added to the logits */
     size_t n_bias;
 } calla_sampling;
 
 typedef struct calla_engine_info {
-    char model_name[128];     /* last part of the folder's path */
-    const char *device;       /* backend in use */
-    uint32_t context_tokens;  /* window of a session */
-    uint32_t model_context;   /* what the model was made for */
+    char model_name[128];    /* last part of the folder's path */
+    const char *device;      /* backend in use */
+    uint32_t context_tokens; /* window of a session */
+    uint32_t model_context;  /* what the model was made for */
     uint32_t max_sequences;
     uint32_t vocabulary;      /* real tokens */
     uint32_t vocabulary_rows; /* rows of logits, padding included */

@@ -18,23 +18,29 @@
 
 #define SAMPLE_MAX_TOP CALLA_MAX_TOP_LOGPROBS
 
-typedef struct sample_count { int32_t id; uint32_t count; } sample_count;
-typedef struct sample_bias { int32_t id; float bias; } sample_bias;
+typedef struct sample_count {
+    int32_t id;
+    uint32_t count;
+} sample_count;
+typedef struct sample_bias {
+    int32_t id;
+    float bias;
+} sample_bias;
 
 /* How to pick a token from one row of logits.  Order: repetition penalty, presence and frequency penalties, bias, mask, temperature,
  * top-k, top-p, min-p; candidates sorted by logit, then lowest id; inverse CDF in float32 of random_uniform(seed, choice, position).
  * Ids at or above `tokens` (padding rows) are never picked. */
 typedef struct sample_request {
-    uint32_t tokens;           /* real vocabulary */
-    float temperature;         /* 0: greedy (after penalties, bias and mask) */
-    uint32_t top_k;            /* 0: off */
-    float top_p, min_p;        /* 1 and 0: off */
-    float presence, frequency; /* subtracted once, and per occurrence, for each id in `counts` */
-    float repetition;          /* for each id in `seen`: positive logits are divided by it, negative ones multiplied */
-    const int32_t *seen;       /* [n_seen] distinct ids of prompt and answer; may be NULL when repetition is 1 */
-    const sample_count *counts;/* [n_counts] generated ids */
-    const sample_bias *bias;   /* [n_bias] */
-    const uint32_t *mask;      /* bitset of `tokens` bits, 1 = allowed; NULL: all */
+    uint32_t tokens;            /* real vocabulary */
+    float temperature;          /* 0: greedy (after penalties, bias and mask) */
+    uint32_t top_k;             /* 0: off */
+    float top_p, min_p;         /* 1 and 0: off */
+    float presence, frequency;  /* subtracted once, and per occurrence, for each id in `counts` */
+    float repetition;           /* for each id in `seen`: positive logits are divided by it, negative ones multiplied */
+    const int32_t *seen;        /* [n_seen] distinct ids of prompt and answer; may be NULL when repetition is 1 */
+    const sample_count *counts; /* [n_counts] generated ids */
+    const sample_bias *bias;    /* [n_bias] */
+    const uint32_t *mask;       /* bitset of `tokens` bits, 1 = allowed; NULL: all */
     uint32_t n_seen, n_counts, n_bias;
     uint64_t seed;
     uint32_t choice, position; /* position: index in the sequence of the token to be picked */
@@ -43,7 +49,7 @@ typedef struct sample_request {
 } sample_request;
 
 typedef struct sample_result {
-    int32_t id;                /* -1: no token is allowed */
+    int32_t id; /* -1: no token is allowed */
     float logprob;
     uint32_t n_top;
     calla_token_logprob top[SAMPLE_MAX_TOP]; /* best first; ties: lowest id */
@@ -52,24 +58,24 @@ typedef struct sample_result {
 /* ---- the batch ---- */
 
 #define KV_PAGE_TOKENS 256u
-#define NO_SLOT UINT32_MAX     /* as a source: the zero state at position 0 */
+#define NO_SLOT UINT32_MAX /* as a source: the zero state at position 0 */
 
 typedef struct batch_segment {
     uint32_t first_row, rows;
-    uint32_t first_position;   /* position of the first row in its sequence */
+    uint32_t first_position;     /* position of the first row in its sequence */
     uint32_t slot_src, slot_dst; /* recurrent state read, and written; never the same */
     uint32_t first_page, pages;  /* in batch.page_table: pages that hold positions 0 … first_position + rows - 1 */
 } batch_segment;
 
 typedef struct row_batch {
     uint32_t rows, segments, wanted, samples;
-    const int32_t *ids;        /* [rows]; -1 - k: the token that sample k of the batch before picked (it need not pass the host) */
-    const uint32_t *positions; /* [rows] */
-    const uint32_t *segment_of;/* [rows] */
+    const int32_t *ids;           /* [rows]; -1 - k: the token that sample k of the batch before picked (it need not pass the host) */
+    const uint32_t *positions;    /* [rows] */
+    const uint32_t *segment_of;   /* [rows] */
     const batch_segment *segment; /* [segments] */
-    const uint32_t *page_table;/* pages of all segments, one after the other */
-    const uint32_t *wanted_row;/* [wanted] rows whose logits are computed, ascending */
-    const uint32_t *sample_of; /* [samples] index into wanted */
+    const uint32_t *page_table;   /* pages of all segments, one after the other */
+    const uint32_t *wanted_row;   /* [wanted] rows whose logits are computed, ascending */
+    const uint32_t *sample_of;    /* [samples] index into wanted */
     const sample_request *sample; /* [samples] */
 } row_batch;
 
@@ -92,7 +98,9 @@ typedef enum buffer_id {
     BUF_COUNT
 } buffer_id;
 
-typedef struct buffer_want { uint32_t element_bytes, align; } buffer_want;
+typedef struct buffer_want {
+    uint32_t element_bytes, align;
+} buffer_want;
 
 /* Sizes that the plan fixes once. */
 typedef struct backend_limits {
@@ -117,14 +125,14 @@ typedef struct backend_vtable {
     void (*copy_page)(backend *b, uint32_t src, uint32_t dst, uint32_t tokens);
 
     calla_status (*begin)(backend *b, const row_batch *batch, calla_error *err);
-    void (*embed)(backend *b);                    /* ids → BUF_RESIDUAL */
-    void (*mixer_in)(backend *b, uint32_t layer);   /* 1: norm, input projections → BUF_MIXER_IN */
-    void (*mixer)(backend *b, uint32_t layer);      /* 2: conv + delta rule, or cache write + attention → BUF_MIXER_OUT */
-    void (*mixer_out)(backend *b, uint32_t layer);  /* 3: gated norm or gate, output projection, residual add */
-    void (*route)(backend *b, uint32_t layer);      /* 4: norm, router, top-k → BUF_ROUTE_*; and the shared expert's first half → BUF_SHARED */
+    void (*embed)(backend *b);                     /* ids → BUF_RESIDUAL */
+    void (*mixer_in)(backend *b, uint32_t layer);  /* 1: norm, input projections → BUF_MIXER_IN */
+    void (*mixer)(backend *b, uint32_t layer);     /* 2: conv + delta rule, or cache write + attention → BUF_MIXER_OUT */
+    void (*mixer_out)(backend *b, uint32_t layer); /* 3: gated norm or gate, output projection, residual add */
+    void (*route)(backend *b, uint32_t layer); /* 4: norm, router, top-k → BUF_ROUTE_*; and the shared expert's first half → BUF_SHARED */
     void (*expert_in)(backend *b, uint32_t layer);  /* 5: gate, up, SwiGLU of the chosen experts → BUF_EXPERT */
     void (*expert_out)(backend *b, uint32_t layer); /* 6: down, weighted combine, shared expert, residual add */
-    void (*head)(backend *b);                     /* final norm, lm_head, sampling for the wanted rows → BUF_LOGITS */
+    void (*head)(backend *b);                       /* final norm, lm_head, sampling for the wanted rows → BUF_LOGITS */
     void (*stage_end)(backend *b);
     /* Waits for all stages and fetches results.  A failure of any op since begin is reported here. */
     calla_status (*finish)(backend *b, calla_error *err);

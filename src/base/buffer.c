@@ -19,13 +19,9 @@ void buffer_append(buffer *b, const void *bytes, size_t n) {
     b->data[b->n] = 0;
 }
 
-void buffer_append_str(buffer *b, const char *s) {
-    buffer_append(b, s, strlen(s));
-}
+void buffer_append_str(buffer *b, const char *s) { buffer_append(b, s, strlen(s)); }
 
-void buffer_append_char(buffer *b, char c) {
-    buffer_append(b, &c, 1);
-}
+void buffer_append_char(buffer *b, char c) { buffer_append(b, &c, 1); }
 
 void buffer_printf(buffer *b, const char *format, ...) {
     char small[256];

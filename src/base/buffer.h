@@ -16,8 +16,8 @@ void buffer_append(buffer *b, const void *bytes, size_t n);
 void buffer_append_str(buffer *b, const char *s);
 void buffer_append_char(buffer *b, char c);
 __attribute__((format(printf, 2, 3))) void buffer_printf(buffer *b, const char *format, ...);
-void buffer_clear(buffer *b);   /* n = 0, keeps the memory, clears failed */
+void buffer_clear(buffer *b); /* n = 0, keeps the memory, clears failed */
 void buffer_free(buffer *b);
-char *buffer_take(buffer *b);   /* the data, now the caller's (mem_free), or NULL if failed; "" when empty */
+char *buffer_take(buffer *b); /* the data, now the caller's (mem_free), or NULL if failed; "" when empty */
 
 #endif

@@ -36,8 +36,6 @@ static inline float load_f32(const void *p) {
     memcpy(&v, p, 4);
     return v;
 }
-static inline float load_bf16(const void *p) {
-    return float_from_bf16(load_u16(p));
-}
+static inline float load_bf16(const void *p) { return float_from_bf16(load_u16(p)); }
 
 #endif

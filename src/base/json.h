@@ -15,14 +15,18 @@
 #define JSON_MAX_DEPTH 128
 
 typedef enum json_token {
-    JSON_END,    /* the whole document was read */
-    JSON_ERROR,  /* see reader->error */
-    JSON_OBJECT_BEGIN, JSON_OBJECT_END,
-    JSON_ARRAY_BEGIN, JSON_ARRAY_END,
+    JSON_END,   /* the whole document was read */
+    JSON_ERROR, /* see reader->error */
+    JSON_OBJECT_BEGIN,
+    JSON_OBJECT_END,
+    JSON_ARRAY_BEGIN,
+    JSON_ARRAY_END,
     JSON_KEY,    /* text: decoded */
     JSON_STRING, /* text: decoded */
     JSON_NUMBER, /* text: as written; is_integer, integer */
-    JSON_TRUE, JSON_FALSE, JSON_NULL
+    JSON_TRUE,
+    JSON_FALSE,
+    JSON_NULL
 } json_token;
 
 typedef struct json_reader {
@@ -31,10 +35,10 @@ typedef struct json_reader {
     const char *text; /* [n_text] of a key, string or number; valid until the next call; points into data where nothing was escaped */
     size_t n_text;
     bool is_integer;
-    int64_t integer;      /* of an integer in int64 range */
+    int64_t integer;           /* of an integer in int64 range */
     uint64_t unsigned_integer; /* of an integer in uint64 range */
     bool fits_signed, fits_unsigned;
-    char error[160];  /* what is wrong, with the byte offset */
+    char error[160]; /* what is wrong, with the byte offset */
     /* private */
     buffer scratch;
     unsigned depth;

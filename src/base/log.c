@@ -10,9 +10,7 @@
 
 static atomic_int threshold = LOG_WARN;
 
-void log_set_level(log_level level) {
-    atomic_store(&threshold, (int)level);
-}
+void log_set_level(log_level level) { atomic_store(&threshold, (int)level); }
 
 void log_line(log_level level, const char *format, ...) {
     if ((int)level > atomic_load(&threshold)) return;

@@ -33,8 +33,10 @@ calla_status file_map_open(const char *path, file_map *out, calla_error *err) {
     if (status) return status;
     if (out->n) {
         void *p = mmap(NULL, out->n, PROT_READ, MAP_SHARED, fd, 0);
-        if (p == MAP_FAILED) status = error_set(err, CALLA_E_IO, "%s: cannot map %zu bytes: %s", path, out->n, strerror(errno));
-        else out->data = p;
+        if (p == MAP_FAILED)
+            status = error_set(err, CALLA_E_IO, "%s: cannot map %zu bytes: %s", path, out->n, strerror(errno));
+        else
+            out->data = p;
     }
     close(fd);
     return status;
@@ -59,8 +61,10 @@ calla_status file_read(const char *path, size_t max, char **out, size_t *n, call
     while (!status && done < size) {
         ssize_t got = read(fd, p + done, size - done);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) status = error_set(err, CALLA_E_IO, "%s: read failed: %s", path, got ? strerror(errno) : "file became shorter");
-        else done += (size_t)got;
+        if (got <= 0)
+            status = error_set(err, CALLA_E_IO, "%s: read failed: %s", path, got ? strerror(errno) : "file became shorter");
+        else
+            done += (size_t)got;
     }
     close(fd);
     if (status) {

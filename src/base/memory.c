@@ -15,18 +15,14 @@ void mem_set_failure(mem_fail_fn fail, void *user) {
     fail_fn = fail;
 }
 
-uint64_t mem_allocations(void) {
-    return atomic_load(&allocation_count);
-}
+uint64_t mem_allocations(void) { return atomic_load(&allocation_count); }
 
 static int fails(void) {
     uint64_t n = atomic_fetch_add_explicit(&allocation_count, 1, memory_order_relaxed);
     return fail_fn && fail_fn(fail_user, n);
 }
 
-void *mem_alloc(size_t bytes) {
-    return fails() ? NULL : malloc(bytes ? bytes : 1);
-}
+void *mem_alloc(size_t bytes) { return fails() ? NULL : malloc(bytes ? bytes : 1); }
 
 void *mem_calloc(size_t count, size_t bytes) {
     if (fails()) return NULL;
@@ -38,13 +34,9 @@ void *mem_array(size_t count, size_t bytes) {
     return __builtin_mul_overflow(count, bytes, &n) ? NULL : mem_alloc(n);
 }
 
-void *mem_realloc(void *p, size_t bytes) {
-    return fails() ? NULL : realloc(p, bytes ? bytes : 1);
-}
+void *mem_realloc(void *p, size_t bytes) { return fails() ? NULL : realloc(p, bytes ? bytes : 1); }
 
-void mem_free(void *p) {
-    free(p);
-}
+void mem_free(void *p) { free(p); }
 
 char *mem_strndup(const char *s, size_t n) {
     char *p = n == SIZE_MAX ? NULL : mem_alloc(n + 1);
@@ -54,9 +46,7 @@ char *mem_strndup(const char *s, size_t n) {
     return p;
 }
 
-char *mem_strdup(const char *s) {
-    return mem_strndup(s, strlen(s));
-}
+char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
 
 void *mem_map(size_t bytes) {
     if (fails()) return NULL;

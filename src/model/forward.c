@@ -8,8 +8,8 @@ static void probe(const backend_vtable *vt, backend *device, const model_shape *
     hooks->probe(hooks->probe_user, layer, hooks->probe_rows, batch->rows);
 }
 
-calla_status forward_run(const backend_vtable *vt, backend *device, const model_shape *s, const row_batch *batch, const forward_hooks *hooks,
-                         uint32_t *stages, calla_error *err) {
+calla_status forward_run(const backend_vtable *vt, backend *device, const model_shape *s, const row_batch *batch,
+                         const forward_hooks *hooks, uint32_t *stages, calla_error *err) {
     void (*const layer_ops[])(backend *, uint32_t) = {vt->mixer_in, vt->mixer, vt->mixer_out, vt->route, vt->expert_in, vt->expert_out};
     bool stopped = false;
     *stages = 0;

@@ -61,19 +61,15 @@ void model_close(model *m) {
     if (!m) return;
     state_close(&m->st);
     if (m->device) m->vt->close(m->device);
-    void *const arrays[] = {m->ids,    m->positions, m->segment_of,   m->page_table, m->wanted_row,      m->sample_of,
-                            m->segment, m->sample,   m->first_wanted, m->sample_at,  m->hooks.probe_rows};
+    void *const arrays[] = {m->ids,     m->positions, m->segment_of,   m->page_table, m->wanted_row,      m->sample_of,
+                            m->segment, m->sample,    m->first_wanted, m->sample_at,  m->hooks.probe_rows};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) mem_free(arrays[i]);
     mem_free(m);
 }
 
-const model_shape *model_get_shape(const model *m) {
-    return &m->w->shape;
-}
+const model_shape *model_get_shape(const model *m) { return &m->w->shape; }
 
-const model_plan *model_get_plan(const model *m) {
-    return &m->plan;
-}
+const model_plan *model_get_plan(const model *m) { return &m->plan; }
 
 calla_status model_set_probe(model *m, model_probe_fn fn, void *user, calla_error *err) {
     if (fn && !m->hooks.probe_rows &&
@@ -90,20 +86,20 @@ calla_status sequence_open(model *m, sequence **out, calla_error *err) {
 }
 
 /* Which rows of a segment are wanted: the first of them, and how many. */
-static uint32_t wanted_rows(const model_segment *g) {
-    return g->want == WANT_ALL ? g->rows : g->want == WANT_LAST || g->sample ? 1 : 0;
-}
+static uint32_t wanted_rows(const model_segment *g) { return g->want == WANT_ALL ? g->rows : g->want == WANT_LAST || g->sample ? 1 : 0; }
 
 static calla_status check(const model *m, const model_segment *segments, uint32_t n, calla_error *err) {
     const backend_limits *limits = &m->plan.limits;
     uint64_t rows = 0, wanted = 0;
-    if (!n || n > limits->segments) return error_set(err, CALLA_E_LIMIT, "a batch of %u segments; 1 to %u are possible", n, limits->segments);
+    if (!n || n > limits->segments)
+        return error_set(err, CALLA_E_LIMIT, "a batch of %u segments; 1 to %u are possible", n, limits->segments);
     for (uint32_t g = 0; g < n; g++) {
         rows += segments[g].rows;
         wanted += wanted_rows(&segments[g]);
         if (!segments[g].rows) return error_set(err, CALLA_E_ARGUMENT, "segment %u of a batch has no rows", g);
         for (uint32_t j = 0; j < g; j++)
-            if (segments[j].sequence == segments[g].sequence) return error_set(err, CALLA_E_ARGUMENT, "segments %u and %u are of one sequence", j, g);
+            if (segments[j].sequence == segments[g].sequence)
+                return error_set(err, CALLA_E_ARGUMENT, "segments %u and %u are of one sequence", j, g);
     }
     if (rows > limits->rows || wanted > limits->wanted)
         return error_set(err, CALLA_E_LIMIT, "a batch of %llu rows, %llu with logits; %u and %u are planned", (unsigned long long)rows,
@@ -145,8 +141,8 @@ static void describe(model *m, const model_segment *segments, uint32_t n) {
             m->sample[samples++] = *segments[g].sample;
         }
     }
-    m->batch = (row_batch){row,          n,          wanted,        samples,       m->ids,       m->positions,
-                       m->segment_of, m->segment, m->page_table, m->wanted_row, m->sample_of, m->sample};
+    m->batch = (row_batch){row,           n,          wanted,        samples,       m->ids,       m->positions,
+                           m->segment_of, m->segment, m->page_table, m->wanted_row, m->sample_of, m->sample};
 }
 
 calla_status model_step(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err) {
@@ -166,15 +162,15 @@ calla_status model_step(model *m, const model_segment *segments, uint32_t n, mod
         if (status) m->segments = 0;
     }
     for (uint32_t g = 0; g < begun; g++) {
-        if (status) sequence_abandon(segments[g].sequence);
-        else sequence_commit(segments[g].sequence);
+        if (status)
+            sequence_abandon(segments[g].sequence);
+        else
+            sequence_commit(segments[g].sequence);
     }
     return status;
 }
 
-const float *model_logits(model *m, uint32_t segment, uint32_t row) {
-    return m->vt->logits(m->device, m->first_wanted[segment] + row);
-}
+const float *model_logits(model *m, uint32_t segment, uint32_t row) { return m->vt->logits(m->device, m->first_wanted[segment] + row); }
 
 const sample_result *model_sampled(model *m, uint32_t segment) {
     return m->sample_at[segment] == UINT32_MAX ? NULL : m->vt->sampled(m->device, m->sample_at[segment]);

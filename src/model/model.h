@@ -11,11 +11,11 @@ typedef struct model model;
 
 typedef struct model_options {
     const backend_vtable *backend;
-    uint32_t batch_rows;      /* most rows of one batch */
-    uint32_t max_segments;    /* most sequences in one batch */
-    uint32_t max_wanted;      /* most rows of one batch whose logits are computed; at least max_segments */
-    uint32_t sequences;       /* sequences (and snapshots) that hold tokens at the same time: two state slots each */
-    uint32_t kv_tokens;       /* tokens of KV cache in all; rounded up to pages */
+    uint32_t batch_rows;   /* most rows of one batch */
+    uint32_t max_segments; /* most sequences in one batch */
+    uint32_t max_wanted;   /* most rows of one batch whose logits are computed; at least max_segments */
+    uint32_t sequences;    /* sequences (and snapshots) that hold tokens at the same time: two state slots each */
+    uint32_t kv_tokens;    /* tokens of KV cache in all; rounded up to pages */
     calla_kv kv;
 } model_options;
 
@@ -56,11 +56,11 @@ void sequence_reset(sequence *s);
 typedef enum model_want { WANT_NONE, WANT_LAST, WANT_ALL } model_want;
 
 typedef struct model_segment {
-    sequence *sequence;            /* each sequence at most once in a batch */
-    const int32_t *ids;            /* [rows], each below the number of vocabulary rows; -1 - k: what segment k sampled in the step before */
-    uint32_t rows;                 /* at least 1 */
-    model_want want;               /* which rows' logits */
-    const sample_request *sample;  /* sample from the last row; NULL: no */
+    sequence *sequence;           /* each sequence at most once in a batch */
+    const int32_t *ids;           /* [rows], each below the number of vocabulary rows; -1 - k: what segment k sampled in the step before */
+    uint32_t rows;                /* at least 1 */
+    model_want want;              /* which rows' logits */
+    const sample_request *sample; /* sample from the last row; NULL: no */
 } model_segment;
 
 /* Asked between layers: true abandons the step. */

@@ -3,9 +3,18 @@
 
 const char *plan_buffer_name(buffer_id id) {
     static const char *const names[BUF_COUNT] = {
-        [BUF_RESIDUAL] = "residual",         [BUF_MIXER_IN] = "mixer in",         [BUF_MIXER_OUT] = "mixer out", [BUF_MOE_IN] = "moe in",
-        [BUF_ROUTE_EXPERT] = "route expert", [BUF_ROUTE_WEIGHT] = "route weight", [BUF_SHARED] = "shared",       [BUF_EXPERT] = "expert",
-        [BUF_LOGITS] = "logits",             [BUF_SCRATCH] = "scratch",           [BUF_KV] = "kv pages",         [BUF_STATE] = "gdn state",
+        [BUF_RESIDUAL] = "residual",
+        [BUF_MIXER_IN] = "mixer in",
+        [BUF_MIXER_OUT] = "mixer out",
+        [BUF_MOE_IN] = "moe in",
+        [BUF_ROUTE_EXPERT] = "route expert",
+        [BUF_ROUTE_WEIGHT] = "route weight",
+        [BUF_SHARED] = "shared",
+        [BUF_EXPERT] = "expert",
+        [BUF_LOGITS] = "logits",
+        [BUF_SCRATCH] = "scratch",
+        [BUF_KV] = "kv pages",
+        [BUF_STATE] = "gdn state",
         [BUF_CONV] = "conv window",
     };
     return names[id];
@@ -45,7 +54,8 @@ void model_plan_compute(const model_shape *s, const model_options *o, model_plan
     };
     for (buffer_id id = 0; id < BUF_COUNT; id++) {
         const buffer_want want = o->backend->want(&out->limits, id);
-        uint64_t bytes = id == BUF_SCRATCH ? o->backend->scratch_bytes(s, &out->limits) : elements(s, &out->limits, id) * want.element_bytes;
+        uint64_t bytes =
+            id == BUF_SCRATCH ? o->backend->scratch_bytes(s, &out->limits) : elements(s, &out->limits, id) * want.element_bytes;
         out->bytes[id] = (bytes + want.align - 1) / want.align * want.align;
         out->total_bytes += out->bytes[id];
     }

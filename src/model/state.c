@@ -51,9 +51,7 @@ void state_close(state *st) {
 
 /* ---- sequences ---- */
 
-static uint32_t pages_for(uint32_t tokens) {
-    return tokens / KV_PAGE_TOKENS + (tokens % KV_PAGE_TOKENS != 0);
-}
+static uint32_t pages_for(uint32_t tokens) { return tokens / KV_PAGE_TOKENS + (tokens % KV_PAGE_TOKENS != 0); }
 
 static void drop_pages(sequence *s, uint32_t keep) {
     while (s->pages > keep) pool_release(&s->st->pages, s->page[--s->pages]);
@@ -90,9 +88,7 @@ void sequence_close(sequence *s) {
     mem_free(s);
 }
 
-uint32_t sequence_tokens(const sequence *s) {
-    return s->tokens;
-}
+uint32_t sequence_tokens(const sequence *s) { return s->tokens; }
 
 uint32_t sequence_room(const sequence *s) {
     uint32_t in_page = s->pages * KV_PAGE_TOKENS - s->tokens, free_pages = s->st->pages.n_free;

@@ -9,7 +9,7 @@
 
 #include "model/model.h"
 
-typedef struct pool { /* a free list with reference counts */
+typedef struct pool {      /* a free list with reference counts */
     uint32_t *free, *refs; /* [n] */
     uint32_t n, n_free;
 } pool;

@@ -36,7 +36,8 @@ static void test_mlx_values(void **state) {
     size_t exact = 0, total = 0;
     for (size_t c = 0; c < json_object_array_length(cases); c++) {
         json_object *o = json_object_array_get_idx(cases, c);
-        weight_mat m = {.count = 1, .rows = (uint32_t)json_object_get_int(json_object_object_get(o, "rows")),
+        weight_mat m = {.count = 1,
+                        .rows = (uint32_t)json_object_get_int(json_object_object_get(o, "rows")),
                         .cols = (uint32_t)json_object_get_int(json_object_object_get(o, "cols")),
                         .bits = (uint32_t)json_object_get_int(json_object_object_get(o, "bits")),
                         .group = (uint32_t)json_object_get_int(json_object_object_get(o, "group_size"))};
@@ -45,7 +46,8 @@ static void test_mlx_values(void **state) {
         const uint32_t groups = m.rows * m.cols / m.group;
         for (uint32_t i = 0; i < m.rows * m.cols * m.bits / 32; i++)
             codes[i] = (uint32_t)json_object_get_int64(json_object_array_get_idx(json_object_object_get(o, "codes"), i));
-        for (uint32_t i = 0; i < groups; i++) scales[i] = float_to_bf16((float)at(o, "scales", i)), biases[i] = float_to_bf16((float)at(o, "biases", i));
+        for (uint32_t i = 0; i < groups; i++)
+            scales[i] = float_to_bf16((float)at(o, "scales", i)), biases[i] = float_to_bf16((float)at(o, "biases", i));
         m.codes = (const uint8_t *)codes, m.scales = (const uint8_t *)scales, m.biases = (const uint8_t *)biases;
         for (uint32_t r = 0; r < m.rows; r++) {
             float row[1024];
@@ -72,7 +74,8 @@ static void check_format(uint32_t bits, uint32_t group) {
         weight_mat m = {memory + shift, scales + shift, biases + (shift + 5) % 16, COUNT, ROWS, COLS, bits, group};
         for (size_t i = 0; i < sizeof memory; i++) memory[i] = (uint8_t)next();
         for (size_t i = 0; i + 32 < sizeof scales; i += 2) { /* small finite numbers of both signs */
-            uint16_t s = float_to_bf16((float)(int64_t)(next() % 200) * 0.01f - 1), b = float_to_bf16((float)(int64_t)(next() % 200) * 0.1f - 10);
+            uint16_t s = float_to_bf16((float)(int64_t)(next() % 200) * 0.01f - 1),
+                     b = float_to_bf16((float)(int64_t)(next() % 200) * 0.1f - 10);
             memcpy(scales + shift + i, &s, 2);
             memcpy(biases + (shift + 5) % 16 + i, &b, 2);
         }

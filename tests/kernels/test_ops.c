@@ -80,8 +80,10 @@ static void test_ops(void **state) {
     f->vt->embed(f->device);
     compare(f, "", "embed", BUF_RESIDUAL, 0, f->w->shape.hidden, f->w->shape.hidden);
     for (uint32_t l = 0; l < f->w->shape.layers; l++) {
-        if (l == 0) run_layer(f, l, "l0.");
-        else if (f->w->shape.is_attention[l]) run_layer(f, l, "l3.");
+        if (l == 0)
+            run_layer(f, l, "l0.");
+        else if (f->w->shape.is_attention[l])
+            run_layer(f, l, "l3.");
         else {
             f->vt->mixer_in(f->device, l), f->vt->mixer(f->device, l), f->vt->mixer_out(f->device, l);
             f->vt->route(f->device, l), f->vt->expert_in(f->device, l), f->vt->expert_out(f->device, l);
@@ -101,14 +103,21 @@ static int set_up(void **state) {
     f.ref = arrays_open(test_data("kernels/ops.safetensors"));
     ids = arrays_i32(f.ref, "ids", &n);
     f.vt = backend_find("ref");
-    model_options o = {.backend = f.vt, .batch_rows = ROWS, .max_segments = 1, .max_wanted = 1, .sequences = 1, .kv_tokens = ROWS, .kv = CALLA_KV_F32};
+    model_options o = {
+        .backend = f.vt, .batch_rows = ROWS, .max_segments = 1, .max_wanted = 1, .sequences = 1, .kv_tokens = ROWS, .kv = CALLA_KV_F32};
     model_plan plan;
     if (n != ROWS || weights_open(test_data("checkpoints/tiny-a"), &f.w, &err)) return -1;
     model_plan_compute(&f.w->shape, &o, &plan);
     if (f.vt->open(f.w, &plan.limits, &f.device, &err) || f.vt->allocate(f.device, plan.bytes, &err)) return -1;
     for (uint32_t i = 0; i < ROWS; i++) positions[i] = i;
-    f.batch = (row_batch){.rows = ROWS, .segments = 1, .ids = ids, .positions = positions, .segment_of = segment_of,
-                          .segment = &segment, .page_table = page_table, .wanted_row = no_rows};
+    f.batch = (row_batch){.rows = ROWS,
+                          .segments = 1,
+                          .ids = ids,
+                          .positions = positions,
+                          .segment_of = segment_of,
+                          .segment = &segment,
+                          .page_table = page_table,
+                          .wanted_row = no_rows};
     *state = &f;
     return 0;
 }

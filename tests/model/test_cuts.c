@@ -139,7 +139,7 @@ static void test_chained_tokens(void **state) {
     }
     for (int t = 0; t < 6; t++) {
         const int32_t before[2] = {-2, -1}; /* this sequence was the other segment of the step before */
-        const bool swap = t % 2; /* order of the segments changes from step to step */
+        const bool swap = t % 2;            /* order of the segments changes from step to step */
         model_segment g[2];
         for (int j = 0; j < 2; j++) {
             int i = swap ? 1 - j : j;

@@ -63,8 +63,8 @@ static void check_prompt(rig *r, const arrays *ref, int p) {
         double d = fabs(row_logprob(logits + t * V, V, ids[t + 1]) - (double)logprobs[t]);
         logprob_diff = d <= logprob_diff ? logprob_diff : d;
     }
-    print_message("%s p%d: %zu tokens, logits %.1e, log-probabilities %.1e, hidden %.1e (%u layers)\n", checkpoint, p, n, tail_diff, logprob_diff,
-                  check.worst, check.seen);
+    print_message("%s p%d: %zu tokens, logits %.1e, log-probabilities %.1e, hidden %.1e (%u layers)\n", checkpoint, p, n, tail_diff,
+                  logprob_diff, check.worst, check.seen);
     assert_true(tail_diff <= TOLERANCE);
     assert_true(logprob_diff <= TOLERANCE);
     assert_true(check.worst <= TOLERANCE);
@@ -84,9 +84,7 @@ static void test_prompts(void **state) {
     arrays_close(ref);
 }
 
-static double number(json_object *array, size_t i) {
-    return json_object_get_double(json_object_array_get_idx(array, i));
-}
+static double number(json_object *array, size_t i) { return json_object_get_double(json_object_array_get_idx(array, i)); }
 
 static void check_greedy(rig *r, const arrays *ref, json_object *prompt) {
     const uint32_t V = r->w->shape.vocabulary;

@@ -23,7 +23,8 @@ typedef struct tally {
 } tally;
 
 /* logits [rows][V] of tokens whose successors are next [rows]. */
-static void add(tally *t, const float *logits, uint32_t V, uint32_t rows, const int32_t *next, const float *want, const int32_t *top1, const float *margin) {
+static void add(tally *t, const float *logits, uint32_t V, uint32_t rows, const int32_t *next, const float *want, const int32_t *top1,
+                const float *margin) {
     for (uint32_t i = 0; i < rows; i++, t->n++) {
         const float *row = logits + (size_t)i * V;
         const double p = row_logprob(row, V, next[i]), d = fabs(p - (double)want[i]);
@@ -34,7 +35,8 @@ static void add(tally *t, const float *logits, uint32_t V, uint32_t rows, const 
 }
 
 static void report(const tally *t) {
-    print_message("%zu positions: perplexity %.5f (recorded %.5f), best token the same in %.3f %%, log-probabilities differ by %.1e on average, %.1e at most\n",
+    print_message("%zu positions: perplexity %.5f (recorded %.5f), best token the same in %.3f %%, log-probabilities differ by %.1e on "
+                  "average, %.1e at most\n",
                   t->n, exp(-t->sum / (double)t->n), exp(-t->want_sum / (double)t->n), 100.0 * (double)t->same / (double)t->n,
                   t->difference / (double)t->n, t->worst);
 }
@@ -70,7 +72,8 @@ static void test_long(void **state) {
     size_t n, n_last, unused;
     arrays *ref = arrays_open(test_data("model/pocket.long.safetensors"));
     int32_t *ids = arrays_i32(ref, "ids", &n), *top1 = arrays_i32(ref, "top1", &unused);
-    float *want = arrays_f32(ref, "token_logprobs", &unused), *margin = arrays_f32(ref, "margin", &unused), *last = arrays_f32(ref, "logits_last", &n_last);
+    float *want = arrays_f32(ref, "token_logprobs", &unused), *margin = arrays_f32(ref, "margin", &unused),
+          *last = arrays_f32(ref, "logits_last", &n_last);
     assert_true(amount <= n);
     rig r = rig_open(test_models("pocket"), amount, CHUNK, 1, CALLA_KV_F32);
     const uint32_t V = r.w->shape.vocabulary;
@@ -96,7 +99,8 @@ static void test_long(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3 || (strcmp(argv[1], "windows") && strcmp(argv[1], "long"))) return fprintf(stderr, "usage: %s windows|long N\n", argv[0]), 2;
+    if (argc != 3 || (strcmp(argv[1], "windows") && strcmp(argv[1], "long")))
+        return fprintf(stderr, "usage: %s windows|long N\n", argv[0]), 2;
     mode = argv[1];
     amount = (uint32_t)atoi(argv[2]);
     const struct CMUnitTest windows[] = {cmocka_unit_test(test_windows)}, long_prompt[] = {cmocka_unit_test(test_long)};

@@ -94,9 +94,7 @@ static void test_rollback(void **state) {
     }
 }
 
-static bool stop_at_third_layer(void *user) {
-    return ++*(int *)user == 3;
-}
+static bool stop_at_third_layer(void *user) { return ++*(int *)user == 3; }
 
 /* A step that is abandoned between layers leaves every sequence of the batch as it was. */
 static void test_cancel(void **state) {
@@ -104,7 +102,8 @@ static void test_cancel(void **state) {
     sequence *a = rig_sequence(&f->r), *b = rig_sequence(&f->r);
     feed(f, a, 0, 300, NULL);
     feed(f, b, 0, 40, NULL);
-    model_segment g[2] = {{.sequence = a, .ids = f->ids + 300, .rows = 200}, {.sequence = b, .ids = f->ids + 40, .rows = 1, .want = WANT_LAST}};
+    model_segment g[2] = {{.sequence = a, .ids = f->ids + 300, .rows = 200},
+                          {.sequence = b, .ids = f->ids + 40, .rows = 1, .want = WANT_LAST}};
     int calls = 0;
     calla_error err;
     assert_int_equal(model_step(f->r.m, g, 2, stop_at_third_layer, &calls, &err), CALLA_E_CANCELLED);
@@ -172,14 +171,19 @@ static void test_stages(void **state) {
     model_shape real = f->r.w->shape;
     real.layers = 40;
     model_plan plan;
-    model_plan_compute(&real, &(model_options){.backend = backend_find(NULL), .batch_rows = 1, .max_segments = 1, .sequences = 1, .kv_tokens = 1}, &plan);
+    model_plan_compute(
+        &real, &(model_options){.backend = backend_find(NULL), .batch_rows = 1, .max_segments = 1, .sequences = 1, .kv_tokens = 1}, &plan);
     assert_in_range(plan.stages, 6 * 40 + 2, 250);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_snapshot), cmocka_unit_test(test_rollback),             cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_limits),   cmocka_unit_test(test_a_lost_state_is_seen), cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_snapshot),
+        cmocka_unit_test(test_rollback),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_a_lost_state_is_seen),
+        cmocka_unit_test(test_stages),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -65,9 +65,7 @@ static const entry *find(const arrays *a, const char *name) {
     return NULL;
 }
 
-bool arrays_has(const arrays *a, const char *name) {
-    return find(a, name) != NULL;
-}
+bool arrays_has(const arrays *a, const char *name) { return find(a, name) != NULL; }
 
 static const uint8_t *get(const arrays *a, const char *name, size_t *n, size_t *size, const char **dtype) {
     const entry *e = find(a, name);
@@ -110,10 +108,6 @@ static const char *below(const char *variable, const char *relative) {
     return p;
 }
 
-const char *test_data(const char *relative) {
-    return below("CALLA_TEST_DATA", relative);
-}
+const char *test_data(const char *relative) { return below("CALLA_TEST_DATA", relative); }
 
-const char *test_models(const char *relative) {
-    return below("CALLA_MODELS", relative);
-}
+const char *test_models(const char *relative) { return below("CALLA_MODELS", relative); }

@@ -16,8 +16,13 @@ rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences
     calla_error err;
     rig r = {0};
     must(weights_open(dir, &r.w, &err), &err);
-    model_options o = {.backend = backend_find(NULL), .batch_rows = rows, .max_segments = sequences, .max_wanted = rows,
-                       .sequences = sequences, .kv_tokens = sequences * (tokens + KV_PAGE_TOKENS), .kv = kv};
+    model_options o = {.backend = backend_find(NULL),
+                       .batch_rows = rows,
+                       .max_segments = sequences,
+                       .max_wanted = rows,
+                       .sequences = sequences,
+                       .kv_tokens = sequences * (tokens + KV_PAGE_TOKENS),
+                       .kv = kv};
     must(model_open(r.w, &o, &r.m, &err), &err);
     return r;
 }

@@ -152,6 +152,7 @@ void ref_attention_copy_page(backend *b, uint32_t src, uint32_t dst, uint32_t to
         if (!b->s->is_attention[layer]) continue;
         for (uint32_t v = 0; v < 2; v++)
             for (uint32_t h = 0; h < b->s->kv_heads; h++)
-                memcpy(kv + kv_offset(b, layer, dst, v, h) * element, kv + kv_offset(b, layer, src, v, h) * element, (size_t)tokens * D * element);
+                memcpy(kv + kv_offset(b, layer, dst, v, h) * element, kv + kv_offset(b, layer, src, v, h) * element,
+                       (size_t)tokens * D * element);
     }
 }

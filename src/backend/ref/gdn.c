@@ -90,7 +90,8 @@ void ref_gdn_mix(backend *b, uint32_t layer) {
                     l2norm(x + keys + (size_t)h / per_key * D, 1, k);
                 }
                 const float alpha = expf(-expf(a_log[h]) * ref_softplus(a[h] + dt_bias[h]));
-                delta_step(state + (size_t)h * D * D, q, k, x + 2 * (size_t)keys + (size_t)h * D, alpha, ref_sigmoid(beta[h]), out + (size_t)h * D);
+                delta_step(state + (size_t)h * D * D, q, k, x + 2 * (size_t)keys + (size_t)h * D, alpha, ref_sigmoid(beta[h]),
+                           out + (size_t)h * D);
             }
         }
     }

@@ -29,7 +29,7 @@ static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, u
     const uint64_t list = take(&at, (uint64_t)n->rows * s->top_k * 4);
     const uint64_t sample = take(&at, ref_sample_scratch_bytes(s->vocabulary));
     if (base)
-        *out = (ref_scratch){(float *)(base + weight), (float *)(base + vec), (float *)(base + rows), (float *)(base + conv),
+        *out = (ref_scratch){(float *)(base + weight), (float *)(base + vec),     (float *)(base + rows), (float *)(base + conv),
                              (float *)(base + scores), (uint32_t *)(base + list), base + sample};
     return at;
 }
@@ -60,9 +60,7 @@ static buffer_want ref_want(const backend_limits *limits, buffer_id id) {
     return (buffer_want){id == BUF_KV && limits->kv == CALLA_KV_BF16 ? 2 : 4, ALIGN};
 }
 
-static uint64_t ref_scratch_bytes(const model_shape *s, const backend_limits *limits) {
-    return lay_out_scratch(s, limits, NULL, NULL);
-}
+static uint64_t ref_scratch_bytes(const model_shape *s, const backend_limits *limits) { return lay_out_scratch(s, limits, NULL, NULL); }
 
 static calla_status ref_allocate(backend *b, const uint64_t *bytes, calla_error *err) {
     for (int i = 0; i < BUF_COUNT; i++) {
@@ -82,18 +80,24 @@ static calla_status ref_begin(backend *b, const row_batch *batch, calla_error *e
 }
 
 static void ref_mixer_in(backend *b, uint32_t layer) {
-    if (b->s->is_attention[layer]) ref_attention_in(b, &b->w->layer[layer]);
-    else ref_gdn_in(b, &b->w->layer[layer]);
+    if (b->s->is_attention[layer])
+        ref_attention_in(b, &b->w->layer[layer]);
+    else
+        ref_gdn_in(b, &b->w->layer[layer]);
 }
 
 static void ref_mixer(backend *b, uint32_t layer) {
-    if (b->s->is_attention[layer]) ref_attention_mix(b, layer);
-    else ref_gdn_mix(b, layer);
+    if (b->s->is_attention[layer])
+        ref_attention_mix(b, layer);
+    else
+        ref_gdn_mix(b, layer);
 }
 
 static void ref_mixer_out(backend *b, uint32_t layer) {
-    if (b->s->is_attention[layer]) ref_attention_out(b, &b->w->layer[layer]);
-    else ref_gdn_out(b, &b->w->layer[layer]);
+    if (b->s->is_attention[layer])
+        ref_attention_out(b, &b->w->layer[layer]);
+    else
+        ref_gdn_out(b, &b->w->layer[layer]);
 }
 
 static void ref_stage_end(backend *b) { (void)b; /* ops run when called: nothing to wait for */ }
@@ -108,9 +112,7 @@ static const float *ref_logits(backend *b, uint32_t wanted) {
     return (const float *)b->buf[BUF_LOGITS] + (size_t)wanted * b->s->vocabulary;
 }
 
-static const sample_result *ref_sampled(backend *b, uint32_t sample) {
-    return &b->results[sample];
-}
+static const sample_result *ref_sampled(backend *b, uint32_t sample) { return &b->results[sample]; }
 
 static void ref_peek(backend *b, buffer_id id, uint64_t first, uint64_t n, float *out) {
     memcpy(out, (const float *)b->buf[id] + first, n * sizeof *out);

@@ -10,13 +10,13 @@
 extern const backend_vtable ref_vtable;
 
 typedef struct ref_scratch { /* views into BUF_SCRATCH */
-    float *weight;     /* [max columns]: one dequantized row of a matrix */
-    float *vec;        /* [max(conv channels·4, H)]: one vector of weights as f32 */
-    float *rows;       /* [rows][max(H, mixer out values)]: input of a projection, or the sum of the experts */
-    float *conv;       /* [conv channels]: one row after the convolution */
-    float *scores;     /* [query heads per kv head][positions] */
-    uint32_t *list;    /* [rows·top_k]: the (row, choice) pairs of one expert */
-    void *sample;      /* the sampler's candidates */
+    float *weight;           /* [max columns]: one dequantized row of a matrix */
+    float *vec;              /* [max(conv channels·4, H)]: one vector of weights as f32 */
+    float *rows;             /* [rows][max(H, mixer out values)]: input of a projection, or the sum of the experts */
+    float *conv;             /* [conv channels]: one row after the convolution */
+    float *scores;           /* [query heads per kv head][positions] */
+    uint32_t *list;          /* [rows·top_k]: the (row, choice) pairs of one expert */
+    void *sample;            /* the sampler's candidates */
 } ref_scratch;
 
 struct backend {

@@ -18,17 +18,11 @@ void ref_rmsnorm(const float *x, const float *gain, float eps, uint32_t n, float
     for (uint32_t i = 0; i < n; i++) out[i] = x[i] * scale * gain[i];
 }
 
-float ref_sigmoid(float x) {
-    return 1 / (1 + expf(-x));
-}
+float ref_sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-float ref_silu(float x) {
-    return x / (1 + expf(-x));
-}
+float ref_silu(float x) { return x / (1 + expf(-x)); }
 
-float ref_softplus(float x) {
-    return x > 20 ? x : log1pf(expf(x)); /* above 20 the difference is below float32's resolution */
-}
+float ref_softplus(float x) { return x > 20 ? x : log1pf(expf(x)); /* above 20 the difference is below float32's resolution */ }
 
 void ref_embed(backend *b) {
     const uint32_t H = b->s->hidden;

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Writes the four-layer synthetic checkpoint (2.47 GB) to a temporary folder, proves by its hashes that it is the recorded one, runs the
+# test on it and deletes it.  usage: run_synthetic.sh TEST_EXECUTABLE SOURCE_DIR
+set -eu
+dir=$(mktemp -d "${TMPDIR:-/tmp}/calla-synthetic.XXXXXX")
+trap 'rm -rf "$dir"' EXIT INT TERM
+"${CALLA_PYTHON:-python3}" "$2/tools/make_checkpoint.py" "$dir/synthetic-4layer" --layers 4
+(cd "$dir" && sha256sum -c "$2/tests/data/checkpoints/synthetic-4layer.sha256")
+"$1" "$dir/synthetic-4layer"
