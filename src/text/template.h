@@ -17,6 +17,7 @@ typedef struct template_request {
     bool thinking;             /* enable_thinking, true unless the request says false */
     bool preserve_thinking;
     bool no_generation_prompt; /* add_generation_prompt false */
+    bool vision_ids;           /* add_vision_id: pictures and videos are numbered */
     bool reference;            /* for tests: content may become control tokens, as in the reference (origin says all template) */
 } template_request;
 
