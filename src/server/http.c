@@ -54,6 +54,7 @@ static int on_header_field_complete(llhttp_t *p) {
     if (q->n_headers == r->limits.headers) return refuse(r, 431, NULL, "the request has more headers than this server reads");
     q->headers[q->n_headers].name = end_string(r);
     if (q->text.failed) return refuse(r, 503, "out_of_memory", "out of memory for the request's headers");
+    if (!q->text.data[q->headers[q->n_headers].name]) return refuse(r, 400, NULL, "the request has a header without a name");
     for (char *c = q->text.data + q->headers[q->n_headers].name; *c; c++) *c = (char)tolower((unsigned char)*c);
     return 0;
 }
