@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""run.py: builds calla in each variant, runs the tests that belong to it, and counts.
+
+Called by ./setup test, which installs what is needed.  The last line is "N passed, N failed", with ", N skipped" where tests skipped
+themselves; a build that fails or a variant without any test counts as a failure.  Variants that this machine cannot build are listed as
+not run; where CI=true, that is a failure too.
+"""
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILDS = ROOT / 'build-test'
+IN_CI = os.environ.get('CI') == 'true'
+ON_MAC = platform.system() == 'Darwin'
+
+
+class Tally:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.failures, self.not_run = [], []
+
+    def fail(self, what):
+        self.failed += 1
+        self.failures.append(what)
+
+    def leave_out(self, what, why):
+        self.not_run.append(f'{what}: {why}')
+        if IN_CI:
+            self.fail(f'{what} could not run: {why}')
+
+
+def newest_clang():
+    """clang-19 is the pinned one; outside CI a neighbour will do."""
+    for version in (19,) if IN_CI else (19, 20, 18):
+        if shutil.which(f'clang-{version}'):
+            return f'clang-{version}'
+    return None
+
+
+def variants(slow):
+    """(name, compiler, meson options, which tests: a function of (suites, name))."""
+    fast = lambda suites, name: 'slow' not in suites
+    threads = lambda suites, name: fast(suites, name) and name.startswith(('engine', 'server', 'api'))
+    gcc = 'cc' if ON_MAC else 'gcc'
+    yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}'], lambda suites, name: slow or fast(suites, name)
+    yield 'clang', newest_clang(), ['--buildtype=release'], lambda suites, name: bool({'unit', 'kernel'} & suites)
+    yield 'asan', gcc, ['--native-file', 'presets/asan.ini'], fast
+    yield 'tsan', gcc, ['--native-file', 'presets/tsan.ini'], threads
+
+
+def run(command, **more):
+    print('+', ' '.join(str(c) for c in command), flush=True)
+    return subprocess.run(command, cwd=ROOT, **more).returncode
+
+
+def build(name, compiler, options, llhttp_dir):
+    folder = BUILDS / name
+    command = ['meson', 'setup', folder, '--werror', *options]
+    if llhttp_dir:
+        command.append(f'-Dllhttp_dir={llhttp_dir}')
+    if (folder / 'build.ninja').exists():
+        command.append('--reconfigure')
+    return run(command, env=dict(os.environ, CC=compiler)) == 0 and run(['ninja', '-C', folder]) == 0
+
+
+def listed_tests(folder):
+    """[(suites, name)] of a build."""
+    text = subprocess.run(['meson', 'introspect', '--tests', folder], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [({s.split(':')[-1] for s in t['suite']}, t['name']) for t in json.loads(text)]
+
+
+def unrandomized():
+    """ThreadSanitizer of gcc 12 cannot map its shadow where the kernel randomizes addresses by more than 28 bits."""
+    command = ['setarch', platform.machine(), '-R']
+    allowed = shutil.which('setarch') and subprocess.run([*command, 'true'], capture_output=True).returncode == 0
+    return command if allowed else []
+
+
+def count(folder, variant, tally):
+    """Adds the results of the last run; returns how many there are."""
+    lines = (folder / 'meson-logs' / 'testlog.json').read_text().splitlines()
+    for result in map(json.loads, lines):
+        if result['result'] in ('OK', 'EXPECTEDFAIL'):
+            tally.passed += 1
+        elif result['result'] == 'SKIP':
+            tally.skipped += 1
+            print(f'skipped: {result["name"]} ({variant})')
+        else:
+            tally.fail(f'{result["name"]} ({variant}): {result["result"]}')
+    return len(lines)
+
+
+def test(variant, wanted, tally):
+    folder = BUILDS / variant
+    names = [name for suites, name in listed_tests(folder) if wanted(suites, name)]
+    log = folder / 'meson-logs' / 'testlog.json'
+    log.unlink(missing_ok=True)
+    slower = {'asan': 5, 'tsan': 10}.get(variant, 1)
+    if names:
+        prefix = unrandomized() if variant == 'tsan' else []
+        code = run([*prefix, 'meson', 'test', '-C', folder, '--no-rebuild', '--print-errorlogs', '-t', str(slower), *names])
+        failed_before = tally.failed
+        if log.exists() and count(folder, variant, tally) == len(names):
+            if code != 0 and tally.failed == failed_before:
+                tally.fail(f'meson test ({variant}) ended with code {code}')
+            return
+    tally.fail(f'{variant}: not all of its {len(names)} tests ran' if names else f'{variant}: there are no tests')
+
+
+def main():
+    parser = argparse.ArgumentParser(prog='./setup test', description='builds every variant and runs all tests')
+    parser.add_argument('--slow', action='store_true', help='also run the tests that take minutes')
+    parser.add_argument('--llhttp-dir', help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    tally = Tally()
+    begun = time.monotonic()
+    for name, compiler, options, wanted in variants(arguments.slow):
+        started = time.monotonic()
+        if not compiler or not shutil.which(compiler):
+            tally.leave_out(f'variant {name}', f'{compiler or "clang-19"} is not installed')
+        elif ON_MAC and name == 'clang':
+            tally.leave_out('variant clang', 'the compiler of variant gcc is clang here')
+        elif build(name, compiler, options, arguments.llhttp_dir):
+            test(name, wanted, tally)
+        else:
+            tally.fail(f'the build of variant {name}')
+        print(f'variant {name}: {time.monotonic() - started:.0f} s\n', flush=True)
+    for what in tally.not_run:
+        print('not run:', what)
+    for what in tally.failures:
+        print('failed:', what)
+    if tally.passed + tally.failed == 0:
+        tally.fail('no test ran')
+    skipped = f', {tally.skipped} skipped' if tally.skipped else ''
+    print(f'{time.monotonic() - begun:.0f} s')
+    print(f'{tally.passed} passed, {tally.failed} failed{skipped}', flush=True)
+    return 1 if tally.failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
