@@ -1,5 +1,5 @@
 /* inspect.c: calla inspect: what calla_inspect says, as JSON or as a table.  The table is laid out from the JSON's own form, so that a
- * figure added there appears here: objects are blocks of "name  value", arrays of objects are tables, names that end in "bytes" are
+ * figure added there appears here: objects are blocks of "name  value", arrays of objects are tables, names with "bytes" are
  * printed with a unit. */
 #include <string.h>
 
@@ -11,6 +11,9 @@ static bool ends_with(const char *s, const char *end) {
     size_t n = strlen(s), m = strlen(end);
     return n >= m && strcmp(s + n - m, end) == 0;
 }
+
+/* file_bytes, bytes_per_token */
+static bool names_bytes(const char *name) { return strncmp(name, "bytes", 5) == 0 || ends_with(name, "bytes"); }
 
 /* Columns that a UTF-8 text takes. */
 static int width_of(const char *s) {
@@ -47,12 +50,13 @@ static void format_bytes(int64_t bytes, char out[CELL]) {
 static void format_value(const char *name, json_object *v, char out[CELL]) {
     out[0] = 0;
     if (json_object_is_type(v, json_type_array)) {
+        const char *joint = strcmp(name, "shape") == 0 ? " × " : ", ";
         size_t used = 0;
         for (size_t i = 0; i < json_object_array_length(v) && used < CELL - 1; i++) {
             json_object *item = json_object_array_get_idx(v, i);
-            used += (size_t)snprintf(out + used, CELL - used, "%s%s", i ? " × " : "", json_object_get_string(item));
+            used += (size_t)snprintf(out + used, CELL - used, "%s%s", i ? joint : "", json_object_get_string(item));
         }
-    } else if (json_object_is_type(v, json_type_int) && ends_with(name, "bytes")) {
+    } else if (json_object_is_type(v, json_type_int) && names_bytes(name)) {
         format_bytes(json_object_get_int64(v), out);
     } else if (json_object_is_type(v, json_type_int) && ends_with(name, "_id")) {
         snprintf(out, CELL, "%s", json_object_get_string(v));
