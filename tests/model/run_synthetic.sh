@@ -5,5 +5,5 @@ set -eu
 dir=$(mktemp -d "${TMPDIR:-/tmp}/calla-synthetic.XXXXXX")
 trap 'rm -rf "$dir"' EXIT INT TERM
 "${CALLA_PYTHON:-python3}" "$2/tools/make_checkpoint.py" "$dir/synthetic-4layer" --layers 4
-(cd "$dir" && sha256sum -c "$2/tests/data/checkpoints/synthetic-4layer.sha256")
+(cd "$dir/synthetic-4layer" && sha256sum -c "$2/tests/data/checkpoints/synthetic-4layer.sha256")
 "$1" "$dir/synthetic-4layer"
