@@ -154,11 +154,18 @@ void checkpoint_close(checkpoint *c) {
     mem_free(c);
 }
 
-void checkpoint_release_pages(const checkpoint *c) {
+static void advise(const checkpoint *c, int advice) { /* a hint: failure changes nothing */
     for (size_t i = 0; i < c->n_shards; i++) {
         const file_map *m = &c->shards[i].map;
-        if (m->n) madvise((void *)(uintptr_t)m->data, m->n, MADV_DONTNEED); /* a hint: failure changes nothing */
+        if (m->n) madvise((void *)(uintptr_t)m->data, m->n, advice);
     }
+}
+
+void checkpoint_begin_samples(const checkpoint *c) { advise(c, MADV_RANDOM); }
+
+void checkpoint_end_samples(const checkpoint *c) {
+    advise(c, MADV_NORMAL);
+    advise(c, MADV_DONTNEED);
 }
 
 tensor *checkpoint_find(const checkpoint *c, const char *name) {

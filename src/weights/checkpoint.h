@@ -41,9 +41,11 @@ typedef struct checkpoint {
 calla_status checkpoint_open(const char *dir, checkpoint **out, calla_error *err);
 void checkpoint_close(checkpoint *c);
 
-/* Takes the pages touched so far out of the process (they stay in the page cache): what was looked at once for checking is not
- * counted as memory of this process, and comes back on the next read. */
-void checkpoint_release_pages(const checkpoint *c);
+/* Before and after looking at a few numbers of each tensor.  Begin: no reading ahead (each look would pull in 128 KB or, with a large
+ * setting of the disk, megabytes).  End: back to normal, and the pages touched so far leave the process for the page cache, so that
+ * they do not count as its memory; they come back on the next read. */
+void checkpoint_begin_samples(const checkpoint *c);
+void checkpoint_end_samples(const checkpoint *c);
 
 tensor *checkpoint_find(const checkpoint *c, const char *name); /* or NULL */
 static inline const uint8_t *tensor_data(const tensor *t) { return t->file->map.data + t->info->begin; }

@@ -15,6 +15,7 @@ typedef struct reader {
 } reader;
 
 static calla_status fail_json(reader *r, json_token token, const char *expected) {
+    if (token == JSON_ERROR && r->json.scratch.failed) return error_nomem(r->err, "a string of the index");
     if (token == JSON_ERROR) return error_set(r->err, CALLA_E_FORMAT, "%s: not valid JSON: %s", r->file, r->json.error);
     return error_set(r->err, CALLA_E_FORMAT, "%s: %s", r->file, expected);
 }

@@ -17,6 +17,7 @@ typedef struct reader {
     size_t n, cap;
     buffer names; /* NUL-terminated names, in the order of tensors */
     uint64_t data_begin, data_bytes;
+    bool inside; /* the description of the tensor begun last */
 } reader;
 
 uint32_t st_dtype_bytes(const char *name, size_t n, const char **known) {
@@ -54,9 +55,14 @@ __attribute__((format(printf, 2, 3))) static calla_status fail_tensor(reader *r,
 }
 
 static calla_status fail_json(reader *r, json_token token) {
-    if (token == JSON_ERROR) return error_set(r->err, CALLA_E_FORMAT, "%s: the header is not valid JSON: %s", r->file, r->json.error);
-    return error_set(r->err, CALLA_E_FORMAT, "%s: the header has a value of the wrong kind before byte %llu of the file", r->file,
-                     (unsigned long long)(r->json.at + 8));
+    if (token != JSON_ERROR) {
+        if (r->inside) return fail_tensor(r, "its description has a value of the wrong kind");
+        return error_set(r->err, CALLA_E_FORMAT, "%s: the header has a value of the wrong kind before byte %llu of the file", r->file,
+                         (unsigned long long)(r->json.at + 8));
+    }
+    if (r->json.scratch.failed) return error_nomem(r->err, "a string of a header");
+    if (r->inside) return fail_tensor(r, "the header is not valid JSON: %s", r->json.error);
+    return error_set(r->err, CALLA_E_FORMAT, "%s: the header is not valid JSON: %s", r->file, r->json.error);
 }
 
 static calla_status skip(reader *r) {
@@ -221,7 +227,9 @@ static calla_status read_object(reader *r) {
         status = begin_tensor(r);
         if (!status && mem_grow(&offsets, &cap_offsets, r->n, sizeof *offsets, ST_MAX_TENSORS) < 0)
             status = error_nomem(r->err, "a table of tensors");
+        r->inside = true;
         if (!status) status = read_tensor(r, offsets[r->n - 1]);
+        r->inside = false;
     }
     if (!status && token != JSON_OBJECT_END) status = fail_json(r, token);
     if (!status && (token = json_next(&r->json)) != JSON_END) status = fail_json(r, token);

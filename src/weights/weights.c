@@ -63,8 +63,10 @@ static calla_status open_tensors(weights *w, model_config *config, const char *c
     w->n_stop_ids = config->stop.n;
     w->token_bytes = token_bytes(w);
     w->scale_bytes = check_bytes(w);
-    status = check_numbers(w, w->scale_bytes <= WEIGHTS_CHECK_BYTES, err);
-    checkpoint_release_pages(w->files);
+    if (w->scale_bytes <= WEIGHTS_CHECK_BYTES) return check_numbers(w, true, err);
+    checkpoint_begin_samples(w->files);
+    status = check_numbers(w, false, err);
+    checkpoint_end_samples(w->files);
     return status;
 }
 

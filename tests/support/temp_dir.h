@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-char *temp_dir_new(void);         /* path of a fresh folder, the caller's (temp_dir_remove) */
-void temp_dir_remove(char *dir);  /* removes the files in it, the folder, and frees the path; it must hold no folders */
+char *temp_dir_new(void);        /* path of a fresh folder, the caller's (temp_dir_remove) */
+void temp_dir_remove(char *dir); /* removes the files in it, the folder, and frees the path; it must hold no folders */
 void temp_dir_clear(const char *dir);
 
 void write_file(const char *dir, const char *name, const void *data, size_t n);

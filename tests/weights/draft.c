@@ -101,8 +101,10 @@ void draft_set(draft *d, const char *path, const char *json) {
         path += 13;
     }
     assert_non_null(o);
-    if (!json) json_object_object_del(o, path);
-    else json_object_object_add(o, path, json_tokener_parse(json));
+    if (!json)
+        json_object_object_del(o, path);
+    else
+        json_object_object_add(o, path, json_tokener_parse(json));
 }
 
 json_object *draft_right_map(const draft *d) {
@@ -166,8 +168,10 @@ calla_status draft_try(draft *d, weights **w, calla_error *err) {
     draft_write(d);
     const calla_status status = weights_open(d->dir, &opened, err);
     if (status) assert_null(opened);
-    if (w) *w = opened;
-    else weights_close(opened);
+    if (w)
+        *w = opened;
+    else
+        weights_close(opened);
     return status;
 }
 
