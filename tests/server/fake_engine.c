@@ -1,0 +1,349 @@
+/* fake_engine.c: see fake_engine.h.  One thread steps the running sessions, each when its time has come; the callback is called without
+ * the lock, as the real engine does. */
+#include "fake_engine.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+struct calla_engine {
+    const calla_text *text;
+    calla_engine_info info;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake, done;
+    calla_session *jobs; /* in order of arrival; the first max_sequences run */
+    fake_stats stats;
+    bool closing, broken;
+};
+
+struct calla_session {
+    calla_engine *engine;
+    int32_t *prompt;
+    size_t n_prompt, cap_prompt;
+    calla_session *next;
+    bool active, cancelled;
+    uint64_t due_ns;
+    calla_event_fn fn;
+    void *user;
+    calla_generate_options options;
+    calla_ids answer;
+    size_t at;
+    uint32_t generated, prompt_steps, prompt_step, prompt_ms, token_ms, fail_at;
+    bool endless, fails, refuse, show_options, show_choice;
+};
+
+const char *calla_version(void) { return "0.0.0"; }
+const char *calla_commit(void) { return "fake"; }
+const char *calla_backends(void) { return "fake"; }
+
+/* ------------------------------------------------------------- script ---------------------------------------------------- */
+
+static void read_directives(calla_session *s, const char **at, const char *end) {
+    while (*at < end && **at == '@') {
+        const char *word = *at, *space = memchr(word, ' ', (size_t)(end - word));
+        if (!space) space = end;
+        unsigned a = 0, b = 0;
+        char copy[64];
+        snprintf(copy, sizeof copy, "%.*s", (int)(space - word), word);
+        if (sscanf(copy, "@prompt=%ux%u", &a, &b) == 2)
+            s->prompt_steps = a, s->prompt_ms = b;
+        else if (sscanf(copy, "@token=%u", &a) == 1)
+            s->token_ms = a;
+        else if (sscanf(copy, "@fail=%u", &a) == 1)
+            s->fails = true, s->fail_at = a;
+        else if (!strcmp(copy, "@endless"))
+            s->endless = true;
+        else if (!strcmp(copy, "@refuse"))
+            s->refuse = true;
+        else if (!strcmp(copy, "@options"))
+            s->show_options = true;
+        else if (!strcmp(copy, "@choice"))
+            s->show_choice = true;
+        *at = space < end ? space + 1 : end;
+    }
+}
+
+static void print_options(const calla_generate_options *o, buffer *out) {
+    const calla_sampling *p = &o->sampling;
+    buffer_printf(out,
+                  "temperature=%g top_p=%g top_k=%u min_p=%g presence=%g frequency=%g repetition=%g seed=%lld choice=%u max_tokens=%u "
+                  "logprobs=%d top_logprobs=%u bias=",
+                  (double)p->temperature, (double)p->top_p, p->top_k, (double)p->min_p, (double)p->presence_penalty,
+                  (double)p->frequency_penalty, (double)p->repetition_penalty, (long long)p->seed, p->choice, o->max_tokens, o->logprobs,
+                  o->n_top_logprobs);
+    for (size_t i = 0; i < p->n_bias; i++) buffer_printf(out, "%d:%g,", p->bias_ids[i], (double)p->bias[i]);
+}
+
+/* The last user message of the prompt becomes the answer. */
+static calla_status read_script(calla_session *s, const calla_generate_options *options, calla_error *err) {
+    static const char user[] = "<|im_start|>user\n", turn_end[] = "<|im_end|>";
+    char *text = NULL;
+    size_t n = 0;
+    calla_status rc = calla_text_decode(s->engine->text, s->prompt, s->n_prompt, &text, &n, err);
+    if (rc) return rc;
+    const char *begin = text;
+    for (const char *p = text; (p = strstr(p, user)); p++) begin = p + strlen(user);
+    const char *end = strstr(begin, turn_end);
+    if (!end) end = text + n;
+    read_directives(s, &begin, end);
+    buffer answer = {0};
+    if (s->show_choice) buffer_printf(&answer, "%u:", options->sampling.choice);
+    if (s->show_options) print_options(options, &answer);
+    buffer_append(&answer, begin, (size_t)(end - begin));
+    rc = answer.failed ? error_nomem(err, "a script") : calla_text_encode(s->engine->text, answer.data, answer.n, &s->answer, err);
+    buffer_free(&answer);
+    calla_free(text);
+    if (!rc && s->refuse) rc = error_set(err, CALLA_E_LIMIT, "the script refuses");
+    return rc;
+}
+
+/* -------------------------------------------------------------- steps ---------------------------------------------------- */
+
+/* What the session's next step reports; true if the job ends with it.  Called without the lock. */
+static bool step(calla_session *s) {
+    calla_event e = {.prompt_tokens = (uint32_t)s->n_prompt};
+    calla_error error = {0};
+    calla_token_logprob top[CALLA_MAX_TOP_LOGPROBS];
+    if (s->prompt_step < s->prompt_steps) {
+        e.kind = CALLA_EVENT_PROMPT;
+        e.prompt_done = (uint32_t)(s->n_prompt * ++s->prompt_step / s->prompt_steps);
+        s->fn(s->user, &e);
+        return false;
+    }
+    if (s->fails && s->generated == s->fail_at) {
+        error_set(&error, CALLA_E_DEVICE, "the scripted device failed");
+        e = (calla_event){.kind = CALLA_EVENT_DONE, .finish = CALLA_FINISH_ERROR, .error = &error, .completion_tokens = s->generated};
+        s->fn(s->user, &e);
+        return true;
+    }
+    if (s->endless && s->at == s->answer.n) s->at = 0;
+    const bool stop = s->at == s->answer.n;
+    e.kind = CALLA_EVENT_TOKEN;
+    e.id = stop ? 0 : s->answer.ids[s->at++]; /* of a stop token only is_stop counts */
+    e.is_stop = stop;
+    e.logprob = -0.25f;
+    e.n_top = s->options.n_top_logprobs;
+    for (uint32_t k = 0; k < e.n_top; k++) top[k] = (calla_token_logprob){.id = e.id + (int32_t)k, .logprob = -0.25f - (float)k};
+    e.top = top;
+    s->generated++;
+    s->fn(s->user, &e);
+    if (!stop && s->generated < s->options.max_tokens) return false;
+    e = (calla_event){.kind = CALLA_EVENT_DONE,
+                      .finish = stop ? CALLA_FINISH_STOP : CALLA_FINISH_LENGTH,
+                      .completion_tokens = s->generated,
+                      .prompt_tokens = (uint32_t)s->n_prompt};
+    s->fn(s->user, &e);
+    return true;
+}
+
+/* The running session whose step is due first. */
+static calla_session *pick(calla_engine *e) {
+    calla_session *best = NULL;
+    uint32_t n = 0;
+    for (calla_session *s = e->jobs; s; s = s->next, n++) {
+        if (n >= e->info.max_sequences && !s->cancelled) continue;
+        if (!best || s->due_ns < best->due_ns) best = s;
+    }
+    return best;
+}
+
+static void end_job(calla_engine *e, calla_session *s) {
+    for (calla_session **p = &e->jobs; *p; p = &(*p)->next)
+        if (*p == s) {
+            *p = s->next;
+            break;
+        }
+    s->active = false;
+    pthread_cond_broadcast(&e->done);
+}
+
+static void *work(void *user) {
+    calla_engine *e = user;
+    pthread_mutex_lock(&e->mutex);
+    while (!e->closing) {
+        calla_session *s = pick(e);
+        if (!s) {
+            pthread_cond_wait(&e->wake, &e->mutex);
+            continue;
+        }
+        const uint64_t now = clock_now_ns();
+        if (!s->cancelled && s->due_ns > now) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            const uint64_t ns = (uint64_t)until.tv_nsec + (s->due_ns - now);
+            until.tv_sec += (time_t)(ns / 1000000000u);
+            until.tv_nsec = (long)(ns % 1000000000u);
+            pthread_cond_timedwait(&e->wake, &e->mutex, &until);
+            continue;
+        }
+        const bool cancelled = s->cancelled;
+        pthread_mutex_unlock(&e->mutex);
+        bool over = true;
+        const uint32_t before = s->generated;
+        if (cancelled) {
+            const calla_event done = {.kind = CALLA_EVENT_DONE, .finish = CALLA_FINISH_CANCELLED, .completion_tokens = s->generated};
+            s->fn(s->user, &done);
+        } else
+            over = step(s);
+        pthread_mutex_lock(&e->mutex);
+        e->stats.cancelled += cancelled;
+        e->stats.tokens += s->generated - before;
+        s->due_ns = clock_now_ns() + 1000000ull * (s->prompt_step < s->prompt_steps ? s->prompt_ms : s->token_ms);
+        if (over) end_job(e, s);
+    }
+    pthread_mutex_unlock(&e->mutex);
+    return NULL;
+}
+
+/* ------------------------------------------------------------- engine ---------------------------------------------------- */
+
+calla_engine *fake_engine_open(const fake_options *options) {
+    calla_engine *e = mem_calloc(1, sizeof *e);
+    if (!e) abort();
+    e->text = options->text;
+    e->info = (calla_engine_info){.model_name = "scripted",
+                                  .device = "fake",
+                                  .context_tokens = options->context_tokens ? options->context_tokens : 4096,
+                                  .model_context = 262144,
+                                  .max_sequences = options->max_sequences ? options->max_sequences : 4,
+                                  .vocabulary = calla_text_vocabulary(options->text),
+                                  .defaults = {.temperature = 1, .top_k = 20, .top_p = 0.95f, .repetition_penalty = 1}};
+    e->info.vocabulary_rows = e->info.vocabulary;
+    pthread_mutex_init(&e->mutex, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    pthread_cond_init(&e->done, NULL);
+    if (pthread_create(&e->thread, NULL, work, e)) abort();
+    return e;
+}
+
+void calla_engine_close(calla_engine *e) {
+    if (!e) return;
+    pthread_mutex_lock(&e->mutex);
+    e->closing = true;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->mutex);
+    pthread_join(e->thread, NULL);
+    if (e->stats.opened != e->stats.closed) {
+        fprintf(stderr, "fake engine: %u sessions opened, %u closed\n", e->stats.opened, e->stats.closed);
+        abort();
+    }
+    pthread_cond_destroy(&e->wake);
+    pthread_cond_destroy(&e->done);
+    pthread_mutex_destroy(&e->mutex);
+    mem_free(e);
+}
+
+void calla_engine_get_info(const calla_engine *e, calla_engine_info *out) { *out = e->info; }
+const calla_text *calla_engine_text(const calla_engine *e) { return e->text; }
+
+static fake_stats stats_locked(calla_engine *e) {
+    fake_stats stats = e->stats;
+    uint32_t n = 0;
+    for (const calla_session *s = e->jobs; s; s = s->next) n++;
+    stats.running = n < e->info.max_sequences ? n : e->info.max_sequences;
+    stats.queued = n - stats.running;
+    return stats;
+}
+
+fake_stats fake_engine_stats(calla_engine *e) {
+    pthread_mutex_lock(&e->mutex);
+    const fake_stats stats = stats_locked(e);
+    pthread_mutex_unlock(&e->mutex);
+    return stats;
+}
+
+void calla_engine_get_status(const calla_engine *engine, calla_engine_status *out) {
+    calla_engine *e = (calla_engine *)(uintptr_t)engine;
+    pthread_mutex_lock(&e->mutex);
+    const fake_stats stats = stats_locked(e);
+    *out = (calla_engine_status){.running = stats.running, .queued = stats.queued, .failed = e->broken};
+    if (e->broken) snprintf(out->message, sizeof out->message, "the scripted device broke");
+    pthread_mutex_unlock(&e->mutex);
+}
+
+void fake_engine_break(calla_engine *e) {
+    pthread_mutex_lock(&e->mutex);
+    e->broken = true;
+    pthread_mutex_unlock(&e->mutex);
+}
+
+/* ------------------------------------------------------------ sessions --------------------------------------------------- */
+
+calla_status calla_session_open(calla_engine *e, calla_session **out, calla_error *err) {
+    calla_session *s = mem_calloc(1, sizeof *s);
+    if (!s) return error_nomem(err, "a session");
+    s->engine = e;
+    pthread_mutex_lock(&e->mutex);
+    e->stats.opened++;
+    pthread_mutex_unlock(&e->mutex);
+    *out = s;
+    return CALLA_OK;
+}
+
+void calla_session_close(calla_session *s) {
+    if (!s) return;
+    calla_engine *e = s->engine;
+    calla_session_cancel(s);
+    calla_session_wait(s);
+    pthread_mutex_lock(&e->mutex);
+    e->stats.closed++;
+    pthread_mutex_unlock(&e->mutex);
+    calla_ids_free(&s->answer);
+    mem_free(s->prompt);
+    mem_free(s);
+}
+
+calla_status calla_session_append(calla_session *s, const int32_t *ids, size_t n, calla_error *err) {
+    if (s->n_prompt + n > s->engine->info.context_tokens) return error_set(err, CALLA_E_LIMIT, "the window is full");
+    if (mem_grow(&s->prompt, &s->cap_prompt, s->n_prompt + n, sizeof *s->prompt, SIZE_MAX / 4)) return error_nomem(err, "a prompt");
+    memcpy(s->prompt + s->n_prompt, ids, n * sizeof *ids);
+    s->n_prompt += n;
+    return CALLA_OK;
+}
+
+uint32_t calla_session_tokens(const calla_session *s) { return (uint32_t)s->n_prompt + s->generated; }
+
+calla_status calla_session_generate(calla_session *s, const calla_generate_options *options, calla_event_fn fn, void *user,
+                                    calla_error *err) {
+    calla_engine *e = s->engine;
+    calla_status rc = read_script(s, options, err);
+    if (rc) return rc;
+    pthread_mutex_lock(&e->mutex);
+    if (e->broken)
+        rc = error_set(err, CALLA_E_DEVICE, "the scripted device broke");
+    else {
+        s->options = *options;
+        s->fn = fn;
+        s->user = user;
+        s->active = true;
+        s->due_ns = clock_now_ns() + 1000000ull * s->prompt_ms;
+        calla_session **end = &e->jobs;
+        while (*end) end = &(*end)->next;
+        *end = s;
+        e->stats.generated++;
+        pthread_cond_signal(&e->wake);
+    }
+    pthread_mutex_unlock(&e->mutex);
+    return rc;
+}
+
+void calla_session_cancel(calla_session *s) {
+    pthread_mutex_lock(&s->engine->mutex);
+    s->cancelled = true;
+    pthread_cond_signal(&s->engine->wake);
+    pthread_mutex_unlock(&s->engine->mutex);
+}
+
+void calla_session_wait(calla_session *s) {
+    pthread_mutex_lock(&s->engine->mutex);
+    while (s->active) pthread_cond_wait(&s->engine->done, &s->engine->mutex);
+    pthread_mutex_unlock(&s->engine->mutex);
+}

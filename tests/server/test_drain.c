@@ -1,0 +1,168 @@
+/* The end of the server: SIGTERM lets answers finish within a bound, a second one does not. */
+#include "unit.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "harness.h"
+
+static int now_ms(void) { return (int)(clock_now_ns() / 1000000u); }
+
+static void open_server(harness *h, uint32_t drain_ms) {
+    const server_options options = {.drain_ms = drain_ms};
+    harness_open(h, &options, NULL);
+}
+
+static void ask(harness *h, client *c, const char *say, const char *more) {
+    char *json = chat_json(say, more), *request = post_request(json);
+    client_open(c, h->port);
+    client_send_str(c, request);
+    mem_free(json);
+    mem_free(request);
+}
+
+/* Answers under way are finished; idle connections are closed; nobody is let in any more. */
+static void test_finishes(void **state) {
+    (void)state;
+    harness h;
+    open_server(&h, 5000);
+    client idle, streamed, whole, late;
+    reply r;
+    client_open(&idle, h.port);
+    client_send_str(&idle, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client_read_reply(&idle, &r, 2000);
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    ask(&h, &streamed, "@token=40 one two three four five six seven", "\"enable_thinking\":false,\"stream\":true");
+    ask(&h, &whole, "@token=40 one two three four five six seven", "\"enable_thinking\":false");
+    assert_true(client_wait_for(&streamed, "one", 2000) >= 0);
+    while (fake_engine_stats(h.engine).running < 2) usleep(1000);
+    kill(getpid(), SIGTERM);
+    assert_true(client_wait_closed(&idle, 1000));
+    late = (client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
+    client_read_reply(&whole, &r, 5000);
+    assert_int_equal(r.status, 200);
+    assert_non_null(strstr(r.body.data, "one two three four five six seven"));
+    char value[256];
+    assert_string_equal(reply_header(&r, "Connection", value), "close");
+    reply_free(&r);
+    client_read_reply(&streamed, &r, 5000);
+    assert_true(r.whole);
+    stream_sum s;
+    stream_read(&r, 0, &s);
+    assert_string_equal(s.content.data, "one two three four five six seven");
+    assert_true(s.done_is_last);
+    stream_free(&s);
+    reply_free(&r);
+    client_close(&idle);
+    client_close(&streamed);
+    client_close(&whole);
+    client_close(&late);
+    const int begin = now_ms();
+    harness_join(&h);
+    assert_true(now_ms() - begin < 2500);
+    harness_close(&h);
+}
+
+/* What does not finish is cancelled, with words. */
+static void check_cancels(uint32_t drain_ms, int signals, int most_ms) {
+    harness h;
+    open_server(&h, drain_ms);
+    client streamed, whole, prompt;
+    reply r;
+    ask(&h, &streamed, "@endless @token=20 text ", "\"stream\":true");
+    ask(&h, &whole, "@endless @token=20 text ", "");
+    ask(&h, &prompt, "@prompt=1000x50 long", "\"stream\":true");
+    while (fake_engine_stats(h.engine).running < 3) usleep(1000);
+    const int begin = now_ms();
+    for (int i = 0; i < signals; i++) {
+        kill(getpid(), i ? SIGINT : SIGTERM);
+        usleep(50000);
+    }
+    client_read_reply(&whole, &r, most_ms + 2000);
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body.data, "stopping"));
+    reply_free(&r);
+    client *streams[] = {&streamed, &prompt};
+    for (int i = 0; i < 2; i++) {
+        client_read_reply(streams[i], &r, 2000);
+        assert_true(r.whole);
+        stream_sum s;
+        stream_read(&r, 0, &s);
+        assert_true(s.error);
+        assert_false(s.done);
+        stream_free(&s);
+        reply_free(&r);
+    }
+    client_close(&streamed);
+    client_close(&whole);
+    client_close(&prompt);
+    harness_join(&h);
+    const int spent = now_ms() - begin;
+    if (spent > most_ms) fail_msg("stopped after %d ms", spent);
+    harness_close(&h);
+}
+
+static void test_cancels_after_drain(void **state) {
+    (void)state;
+    check_cancels(300, 1, 2500);
+}
+
+static void test_second_signal(void **state) {
+    (void)state;
+    check_cancels(60000, 2, 2500);
+}
+
+/* A client that never reads cannot keep the server from ending. */
+static void test_stuck_client(void **state) {
+    (void)state;
+    harness h;
+    open_server(&h, 200);
+    client c;
+    ask(&h, &c, "@endless text ", "\"stream\":true");
+    while (fake_engine_stats(h.engine).running < 1) usleep(1000);
+    usleep(300000);
+    const int begin = now_ms();
+    kill(getpid(), SIGTERM);
+    harness_join(&h);
+    assert_true(now_ms() - begin < 4000);
+    client_close(&c);
+    harness_close(&h);
+}
+
+/* The next server can have the port as soon as draining begins. */
+static void test_port_is_free(void **state) {
+    (void)state;
+    harness h;
+    open_server(&h, 5000);
+    client c;
+    ask(&h, &c, "@token=100 one two three four five", "\"stream\":true");
+    assert_true(client_wait_for(&c, "assistant", 2000) >= 0);
+    server_stop(h.server);
+    server *next = NULL;
+    calla_error err = {.status = CALLA_E_IO};
+    const server_options options = {.engine = h.engine, .port = h.port, .no_signals = true};
+    for (int i = 0; i < 100 && err.status; i++) {
+        if (!server_open(&options, &next, &err))
+            err.status = CALLA_OK;
+        else
+            usleep(5000);
+    }
+    assert_int_equal(err.status, CALLA_OK);
+    server_close(next);
+    client_close(&c);
+    harness_close(&h);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finishes),     cmocka_unit_test(test_cancels_after_drain), cmocka_unit_test(test_second_signal),
+        cmocka_unit_test(test_stuck_client), cmocka_unit_test(test_port_is_free),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,122 @@
+/* Each allocation of a request fails once, from the accepted connection to the last byte: that request may fail, but the server lives,
+ * answers the next one, and loses nothing (the harness counts sessions, the sanitizers memory). */
+#include "unit.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "harness.h"
+
+static atomic_llong countdown = -1; /* allocations until the one that fails; below 0: none */
+static atomic_bool failed;
+static harness h;
+
+static int fail_one(void *user, uint64_t number) {
+    (void)user, (void)number;
+    if (atomic_load(&countdown) < 0 || atomic_fetch_sub(&countdown, 1) != 0) return 0;
+    atomic_store(&failed, true);
+    return 1;
+}
+
+static int setup(void **state) {
+    (void)state;
+    log_set_level(LOG_ERROR);        /* every failure is logged */
+    mem_set_failure(fail_one, NULL); /* before there are threads */
+    const server_options options = {.no_signals = true, .limits = {.write_ms = 2000}};
+    harness_open(&h, &options, NULL);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    harness_close(&h);
+    return 0;
+}
+
+/* Sends the request while allocation n fails and reads the reply once the server is done with it: the client allocates, too. */
+static void ask(const char *request, long long n, reply *r) {
+    client c;
+    atomic_store(&failed, false);
+    client_open(&c, h.port);
+    atomic_store(&countdown, n);
+    client_send_str(&c, request);
+    struct pollfd p = {.fd = c.fd, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    const int idle = harness_wait_idle(&h, 5000);
+    atomic_store(&countdown, -1);
+    if (idle < 0) fail_msg("allocation %lld: a session is left over", n);
+    client_read_reply(&c, r, 5000);
+    client_close(&c);
+}
+
+static void check(const char *say, const char *more) {
+    char *json = chat_json(say, more), *request = post_request(json);
+    long long n = 0;
+    for (int unharmed = 0; unharmed < 2; n++) {
+        reply r;
+        ask(request, n, &r);
+        if (r.status != 0 && r.status != 200 && r.status != 503) fail_msg("allocation %lld: status %d %s", n, r.status, r.body.data);
+        if (!atomic_load(&failed)) {
+            assert_int_equal(r.status, 200);
+            assert_true(r.whole);
+            assert_non_null(strstr(r.body.data, "Paris"));
+            unharmed++;
+        }
+        reply_free(&r);
+        assert_true(n < 20000);
+    }
+    print_message("%lld allocations\n", n - 2);
+    assert_true(n > 20);
+    mem_free(json);
+    mem_free(request);
+}
+
+#define TOOLS                                                                                                                              \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"parameters\":{\"type\":\"object\",\"properties\":"             \
+    "{\"city\":{\"type\":\"string\"}}}}}]"
+
+static void test_whole(void **state) {
+    (void)state;
+    check("Hm.</think>\n\nParis.", "\"n\":2,\"logit_bias\":{\"5\":1},\"user\":\"u\",\"stop\":[\"zzz\"]");
+}
+
+static void test_stream(void **state) {
+    (void)state;
+    check("Hm.</think>\n\nParis.", "\"stream\":true,\"logprobs\":true,\"top_logprobs\":2,\"stream_options\":{\"include_usage\":true}");
+}
+
+static void test_tools(void **state) {
+    (void)state;
+    check("</think>\n\n<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>", TOOLS);
+}
+
+/* Opening the server itself. */
+static void test_open(void **state) {
+    (void)state;
+    const server_options options = {.engine = h.engine, .no_signals = true};
+    calla_error err;
+    server *s = NULL;
+    calla_status rc = CALLA_E_NOMEM;
+    for (long long n = 0; rc; n++) {
+        atomic_store(&countdown, n);
+        rc = server_open(&options, &s, &err);
+        assert_true(rc == CALLA_OK || rc == CALLA_E_NOMEM);
+        assert_true(n < 1000);
+    }
+    atomic_store(&countdown, -1);
+    server_close(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_open),
+        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_tools),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
