@@ -43,9 +43,10 @@ static calla_status check_range(const tensor *t, uint32_t size, uint64_t first, 
     const uint8_t *data = tensor_data(t) + first * size;
     const uint64_t at = size == 2 ? find_bf16(data, n) : find_f32(data, n);
     if (at == n) return CALLA_OK;
+    const unsigned long long number = first + at;
     const float value = size == 2 ? load_bf16(data + at * 2) : load_f32(data + at * 4);
     return error_set(err, CALLA_E_FORMAT, "%s: tensor %s: number %llu is %s: the file is damaged or was converted wrongly", t->file->path,
-                     t->info->name, (unsigned long long)(first + at), value != value ? "NaN" : "infinite");
+                     t->info->name, number, value != value ? "NaN" : "infinite");
 }
 
 static calla_status check_tensor(const tensor *t, uint32_t size, bool all, calla_error *err) {

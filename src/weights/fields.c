@@ -7,14 +7,12 @@
 
 const char *fields_show(json_object *v, char value[64]) {
     const char *s = v ? json_object_to_json_string_ext(v, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE) : "missing";
-    size_t n = s ? strlen(s) : 0;
-    if (n < 64) {
-        memcpy(value, s ? s : "", n + 1);
-        return value;
+    if (!s) s = "?"; /* out of memory while printing: the message matters more */
+    size_t n = strlen(s);
+    if (n >= 64) {
+        for (n = 60; n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80;) n--; /* not in the middle of a character */
     }
-    for (n = 60; n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80;) n--; /* not in the middle of a character */
-    memcpy(value, s, n);
-    memcpy(value + n, "...", 4);
+    snprintf(value, 64, "%.*s%s", (int)n, s, s[n] ? "..." : "");
     return value;
 }
 

@@ -15,7 +15,8 @@ typedef struct reader {
     calla_error *err;
     st_tensor *tensors;
     size_t n, cap;
-    buffer names; /* NUL-terminated names, in the order of tensors */
+    buffer names;   /* NUL-terminated names, in the order of tensors, whose own name is set when the buffer has stopped growing */
+    size_t name_at; /* of the last one */
     uint64_t data_begin, data_bytes;
     bool inside; /* the description of the tensor begun last */
 } reader;
@@ -43,7 +44,7 @@ bool st_name_valid(const char *name, size_t n) {
 }
 
 /* The name of the tensor being read: the last one appended. */
-static const char *current(const reader *r) { return r->names.data + r->tensors[r->n - 1].begin; }
+static const char *current(const reader *r) { return r->names.data + r->name_at; }
 
 __attribute__((format(printf, 2, 3))) static calla_status fail_tensor(reader *r, const char *format, ...) {
     char rule[256];
@@ -56,9 +57,10 @@ __attribute__((format(printf, 2, 3))) static calla_status fail_tensor(reader *r,
 
 static calla_status fail_json(reader *r, json_token token) {
     if (token != JSON_ERROR) {
+        const unsigned long long before = r->json.at + 8;
         if (r->inside) return fail_tensor(r, "its description has a value of the wrong kind");
         return error_set(r->err, CALLA_E_FORMAT, "%s: the header has a value of the wrong kind before byte %llu of the file", r->file,
-                         (unsigned long long)(r->json.at + 8));
+                         before);
     }
     if (r->json.scratch.failed) return error_nomem(r->err, "a string of a header");
     if (r->inside) return fail_tensor(r, "the header is not valid JSON: %s", r->json.error);
@@ -108,6 +110,7 @@ static calla_status check_tensor(reader *r, st_tensor *t, uint32_t element_bytes
     if (offsets[1] - offsets[0] != bytes)
         return fail_tensor(r, "data_offsets [%llu, %llu] span %llu bytes, its shape and dtype need %llu", (unsigned long long)offsets[0],
                            (unsigned long long)offsets[1], (unsigned long long)(offsets[1] - offsets[0]), (unsigned long long)bytes);
+    t->begin = r->data_begin + offsets[0];
     t->bytes = bytes;
     return CALLA_OK;
 }
@@ -119,19 +122,20 @@ static calla_status begin_tensor(reader *r) {
         return error_set(r->err, CALLA_E_FORMAT, "%s: a tensor's name is empty, longer than %d bytes or holds a control character", r->file,
                          ST_MAX_NAME);
     if (r->n == ST_MAX_TENSORS) return error_set(r->err, CALLA_E_LIMIT, "%s: more than %d tensors", r->file, ST_MAX_TENSORS);
-    const size_t at = r->names.n;
+    r->name_at = r->names.n;
     buffer_append(&r->names, name, n);
     buffer_append_char(&r->names, 0);
     if (r->names.failed || mem_grow(&r->tensors, &r->cap, r->n + 1, sizeof *r->tensors, ST_MAX_TENSORS) < 0)
         return error_nomem(r->err, "a table of tensors");
-    r->tensors[r->n++] = (st_tensor){.begin = at}; /* until end_header, begin is the place of the name */
+    r->tensors[r->n++] = (st_tensor){0};
     return CALLA_OK;
 }
 
 /* The description of the tensor begun last. */
-static calla_status read_tensor(reader *r, uint64_t offsets[2]) {
+static calla_status read_tensor(reader *r) {
     st_tensor *t = &r->tensors[r->n - 1];
     uint32_t element_bytes = 0, n_offsets = 0;
+    uint64_t offsets[2] = {0, 0};
     bool has_shape = false;
     json_token token = json_next(&r->json);
     if (token == JSON_ERROR) return fail_json(r, token);
@@ -214,8 +218,6 @@ static calla_status read_metadata(reader *r) {
 }
 
 static calla_status read_object(reader *r) {
-    size_t cap_offsets = 0;
-    uint64_t(*offsets)[2] = NULL; /* kept apart while `begin` holds the place of the name */
     calla_status status = CALLA_OK;
     json_token token = json_next(&r->json);
     if (token != JSON_OBJECT_BEGIN) return fail_json(r, token);
@@ -225,19 +227,14 @@ static calla_status read_object(reader *r) {
             continue;
         }
         status = begin_tensor(r);
-        if (!status && mem_grow(&offsets, &cap_offsets, r->n, sizeof *offsets, ST_MAX_TENSORS) < 0)
-            status = error_nomem(r->err, "a table of tensors");
         r->inside = true;
-        if (!status) status = read_tensor(r, offsets[r->n - 1]);
+        if (!status) status = read_tensor(r);
         r->inside = false;
     }
     if (!status && token != JSON_OBJECT_END) status = fail_json(r, token);
     if (!status && (token = json_next(&r->json)) != JSON_END) status = fail_json(r, token);
-    for (size_t i = 0; i < r->n && !status; i++) {
-        r->tensors[i].name = r->names.data + r->tensors[i].begin;
-        r->tensors[i].begin = r->data_begin + offsets[i][0];
-    }
-    mem_free(offsets);
+    const char *name = r->names.data;
+    for (size_t i = 0; i < r->n && !status; i++, name += strlen(name) + 1) r->tensors[i].name = name;
     return status;
 }
 

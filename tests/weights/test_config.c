@@ -57,7 +57,7 @@ static void refused(calla_status status, const char *path, const char *json, con
 
 static void accepted(const change *changes, size_t n, model_config *c) {
     calla_error err;
-    if (parse_changed(changes, n, c, &err)) fail_msg("%s = %s: %s", changes->path, changes->json, err.message);
+    if (parse_changed(changes, n, c, &err)) fail_msg("%s: %s", changes->path, err.message);
 }
 
 static void accepted_one(const char *path, const char *json) {
