@@ -14,11 +14,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILDS = ROOT / 'build-test'
 IN_CI = os.environ.get('CI') == 'true'
 ON_MAC = platform.system() == 'Darwin'
+
+
+class Test(NamedTuple):
+    name: str
+    suites: set
+    command: str
 
 
 class Tally:
@@ -45,12 +52,12 @@ def newest_clang():
 
 
 def variants(slow):
-    """(name, compiler, meson options, which tests: a function of (suites, name))."""
-    fast = lambda suites, name: 'slow' not in suites
-    threads = lambda suites, name: fast(suites, name) and name.startswith(('engine', 'server', 'api'))
+    """(name, compiler, meson options, which tests belong to it: a function of a Test)."""
+    fast = lambda test: 'slow' not in test.suites
+    threads = lambda test: fast(test) and any(f'/tests/{part}' in test.command for part in ('engine/', 'server/', 'cli/test_model.py'))
     gcc = 'cc' if ON_MAC else 'gcc'
-    yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}'], lambda suites, name: slow or fast(suites, name)
-    yield 'clang', newest_clang(), ['--buildtype=release'], lambda suites, name: bool({'unit', 'kernel'} & suites)
+    yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}'], lambda test: slow or fast(test)
+    yield 'clang', newest_clang(), ['--buildtype=release'], lambda test: bool({'unit', 'kernel'} & test.suites)
     yield 'asan', gcc, ['--native-file', 'presets/asan.ini'], fast
     yield 'tsan', gcc, ['--native-file', 'presets/tsan.ini'], threads
 
@@ -71,9 +78,8 @@ def build(name, compiler, options, llhttp_dir):
 
 
 def listed_tests(folder):
-    """[(suites, name)] of a build."""
     text = subprocess.run(['meson', 'introspect', '--tests', folder], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [({s.split(':')[-1] for s in t['suite']}, t['name']) for t in json.loads(text)]
+    return [Test(t['name'], {s.split(':')[-1] for s in t['suite']}, ' '.join(t['cmd'])) for t in json.loads(text)]
 
 
 def unrandomized():
@@ -97,9 +103,9 @@ def count(folder, variant, tally):
     return len(lines)
 
 
-def test(variant, wanted, tally):
+def run_tests(variant, wanted, tally):
     folder = BUILDS / variant
-    names = [name for suites, name in listed_tests(folder) if wanted(suites, name)]
+    names = [test.name for test in listed_tests(folder) if wanted(test)]
     log = folder / 'meson-logs' / 'testlog.json'
     log.unlink(missing_ok=True)
     slower = {'asan': 5, 'tsan': 10}.get(variant, 1)
@@ -114,6 +120,17 @@ def test(variant, wanted, tally):
     tally.fail(f'{variant}: not all of its {len(names)} tests ran' if names else f'{variant}: there are no tests')
 
 
+def install_clients(tally):
+    """The npm clients that talk to the server in tests/conformance; meson registers their tests where they are."""
+    folder = ROOT / 'tests' / 'conformance'
+    if not (folder / 'package-lock.json').exists():
+        return
+    if not shutil.which('npm'):
+        tally.leave_out('tests of real clients', 'npm is not installed')
+    elif run(['npm', 'ci', '--prefix', folder, '--no-audit', '--no-fund', '--loglevel=error']) != 0:
+        tally.leave_out('tests of real clients', 'npm ci failed')
+
+
 def main():
     parser = argparse.ArgumentParser(prog='./setup test', description='builds every variant and runs all tests')
     parser.add_argument('--slow', action='store_true', help='also run the tests that take minutes')
@@ -121,6 +138,7 @@ def main():
     arguments = parser.parse_args()
     tally = Tally()
     begun = time.monotonic()
+    install_clients(tally)
     for name, compiler, options, wanted in variants(arguments.slow):
         started = time.monotonic()
         if not compiler or not shutil.which(compiler):
@@ -128,7 +146,7 @@ def main():
         elif ON_MAC and name == 'clang':
             tally.leave_out('variant clang', 'the compiler of variant gcc is clang here')
         elif build(name, compiler, options, arguments.llhttp_dir):
-            test(name, wanted, tally)
+            run_tests(name, wanted, tally)
         else:
             tally.fail(f'the build of variant {name}')
         print(f'variant {name}: {time.monotonic() - started:.0f} s\n', flush=True)
