@@ -23,7 +23,7 @@ size_t json_cut(const char *s, size_t n, size_t max) {
 /* A scalar as JSON text, cut to fit (also at a NUL); "" for an object or an array. */
 static void print_scalar(const json_reader *r, json_token token, char *out, size_t cap) {
     const bool has_text = token == JSON_NUMBER || token == JSON_STRING;
-    const int n = has_text && !memchr(r->text, 0, r->n_text) ? (int)json_cut(r->text, r->n_text, cap - 4) : 0;
+    const int n = has_text && !memchr(r->text, 0, r->n_text) ? (int)json_cut(r->text, r->n_text, cap - 8) : 0;
     switch (token) {
     case JSON_NULL: snprintf(out, cap, "null"); break;
     case JSON_TRUE: snprintf(out, cap, "true"); break;

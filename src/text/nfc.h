@@ -5,8 +5,8 @@
 
 #include "base/buffer.h"
 
-/* Normalizes s [n], valid UTF-8.  *text [*n_text] is s itself where nothing changes, else it lies in *out, which is overwritten.
- * false: out of memory. */
+/* Normalizes s [n], valid UTF-8.  *text [*n_text] is s itself if a quick look shows it to be normal, else it lies in *out, which is
+ * overwritten.  false: out of memory. */
 bool nfc_normalize(const char *s, size_t n, buffer *out, const char **text, size_t *n_text);
 
 #endif
