@@ -51,6 +51,7 @@ typedef struct job {
     uint32_t made;                                    /* tokens generated */
     uint32_t prompt_from, prompt_tokens, prompt_done; /* prompt_from: tokens in the model when the job was first admitted */
     bool ignore_stop, admitted;
+    bool was_set_aside; /* for lack of KV pages */
     uint64_t arrived_ns, admitted_ns, first_token_ns;
 } job;
 
@@ -101,6 +102,7 @@ struct calla_engine {
     model_segment *segments;
     sample_request *requests;
     uint64_t turn;
+    uint64_t set_aside; /* how often a running job had to wait for KV pages; under the lock */
 };
 
 /* As calla_engine_open, on a given backend and with a given pool of KV pages (0: as calla_engine_open).  For tests. */

@@ -134,9 +134,20 @@ static void begin(calla_engine *e, calla_session *s) {
     s->job.prompt_tokens = s->n_ids - s->job.prompt_from;
 }
 
+/* A new job may begin as soon as its tokens fit beside what the others hold now: a short one is done before a long prompt needs the
+ * pages.  One that was set aside waits until there is room for all that the others are about to hold, and a page more for each:
+ * otherwise it would come back only to be set aside again. */
+static bool may_begin(const calla_engine *e, const calla_session *s) {
+    uint32_t tokens[MAX_SEQUENCES];
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        const calla_session *other = e->running[i];
+        tokens[i] = s->job.was_set_aside ? other->n_ids + KV_PAGE_TOKENS : processed(other);
+    }
+    return schedule_fits(tokens, e->running_count, s->n_ids + 1, model_get_plan(e->m)->limits.pages);
+}
+
 /* In order of arrival; nobody overtakes. */
 static void admit(calla_engine *e) {
-    uint32_t tokens[MAX_SEQUENCES];
     while (e->queue && e->running_count < e->info.max_sequences) {
         calla_session *s = e->queue;
         if (!s->job.score && s->job.max_tokens == 0) { /* the window is full: there is no token to make */
@@ -144,8 +155,7 @@ static void admit(calla_engine *e) {
             finish(e, s, CALLA_FINISH_LENGTH, NULL);
             continue;
         }
-        for (uint32_t i = 0; i < e->running_count; i++) tokens[i] = e->running[i]->n_ids;
-        if (!schedule_admits(tokens, e->running_count, s->n_ids, model_get_plan(e->m)->limits.pages)) return;
+        if (!may_begin(e, s)) return;
         e->queue = s->next;
         begin(e, s);
     }
@@ -156,8 +166,10 @@ static void set_aside_youngest(calla_engine *e) {
     calla_session *s = e->running[e->running_count - 1];
     log_debug("no KV page is left: a sequence of %u tokens waits and will be processed again", s->n_ids);
     leave_running(e, s);
+    s->job.was_set_aside = true;
     pthread_mutex_lock(&e->lock);
     empty_slot(s->slot);
+    e->set_aside++;
     pthread_mutex_unlock(&e->lock);
     s->next = e->queue;
     e->queue = s;

@@ -40,9 +40,8 @@ schedule_result schedule_rows(schedule_item *items, uint32_t n, uint32_t batch_r
     return result;
 }
 
-bool schedule_admits(const uint32_t *running_tokens, uint32_t n, uint32_t tokens, uint32_t all_pages) {
-    if (!n) return true;
-    uint64_t needed = pages(tokens) + 1;
-    for (uint32_t i = 0; i < n; i++) needed += pages(running_tokens[i]) + 1;
-    return needed <= all_pages;
+bool schedule_fits(const uint32_t *running_tokens, uint32_t n, uint32_t tokens, uint32_t all_pages) {
+    uint64_t needed = pages(tokens);
+    for (uint32_t i = 0; i < n; i++) needed += pages(running_tokens[i]);
+    return !n || needed <= all_pages;
 }

@@ -25,9 +25,7 @@ typedef enum schedule_result {
 /* Fills rows of items [n], oldest first.  batch_rows is at least n. */
 schedule_result schedule_rows(schedule_item *items, uint32_t n, uint32_t batch_rows, uint32_t free_pages);
 
-/* Whether another sequence of `tokens` tokens, the youngest, may join running sequences of running_tokens [n]: there is room for all that
- * they hold or are about to, and one page for each to grow.  (Otherwise a sequence that was put aside for lack of pages would come back
- * at once, only to be put aside again.)  The first one always may. */
-bool schedule_admits(const uint32_t *running_tokens, uint32_t n, uint32_t tokens, uint32_t all_pages);
+/* Whether all_pages hold sequences of running_tokens [n] and another of `tokens`.  Beside none it is true whatever the numbers say. */
+bool schedule_fits(const uint32_t *running_tokens, uint32_t n, uint32_t tokens, uint32_t all_pages);
 
 #endif

@@ -56,14 +56,13 @@ static void test_pages(void **state) {
     assert_int_equal(full[1].rows, 0);
 }
 
-static void test_admission(void **state) {
+static void test_fits(void **state) {
     (void)state;
     uint32_t running[2] = {256, 257};
-    assert_true(schedule_admits(running, 0, 100000, 1)); /* the first one always */
-    /* pages 1 + 2 + 1, and one for each to grow: 7 */
-    assert_true(schedule_admits(running, 2, 256, 7));
-    assert_false(schedule_admits(running, 2, 257, 7));
-    assert_false(schedule_admits(running, 2, 256, 6));
+    assert_true(schedule_fits(running, 0, 100000, 1)); /* the first one always */
+    assert_true(schedule_fits(running, 2, 256, 4));    /* 1 + 2 + 1 */
+    assert_false(schedule_fits(running, 2, 257, 4));
+    assert_false(schedule_fits(running, 2, 256, 3));
 }
 
 static void test_random_batches(void **state) {
@@ -97,7 +96,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_admission),
+        cmocka_unit_test(test_fits),
         cmocka_unit_test(test_random_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
