@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_WIDTH = 1 << 16, MAX_HEADS = 1 << 10, MAX_EXPERTS = 1 << 12, MAX_VOCABULARY = 1 << 24, MAX_CONTEXT = 1 << 24 };
+enum { MAX_WIDTH = 1 << 16, MAX_HEADS = 1 << 10, MAX_VOCABULARY = 1 << 24, MAX_CONTEXT = 1 << 24 };
 
 /* "full_attention" or "linear_attention" for each layer: from layer_types, or every full_attention_interval-th.  MLX reads only the
  * interval and transformers prefers the list: where both are given they must say the same. */
@@ -88,7 +88,7 @@ static void read_shape(fields *f, model_shape *s) {
     s->attention_heads = fields_u32(f, "num_attention_heads", 1, MAX_HEADS);
     s->kv_heads = fields_u32(f, "num_key_value_heads", 1, MAX_HEADS);
     s->gdn_key_heads = fields_u32(f, "linear_num_key_heads", 1, MAX_HEADS);
-    s->gdn_value_heads = fields_u32(f, "linear_num_value_heads", 1, MAX_HEADS);
+    s->gdn_value_heads = fields_u32(f, "linear_num_value_heads", 1, MAX_GDN_HEADS);
     s->experts = fields_u32(f, "num_experts", 1, MAX_EXPERTS);
     s->top_k = fields_u32(f, "num_experts_per_tok", 1, MAX_TOP_K);
     s->expert_width = fields_u32(f, "moe_intermediate_size", 1, MAX_WIDTH);
