@@ -15,6 +15,7 @@
 #define CONV_HISTORY (CONV_WIDTH - 1) /* inputs kept between calls */
 
 #define MAX_LAYERS 256u
+#define MAX_EXPERTS 4096u
 #define MAX_TOP_K 64u      /* experts per token */
 #define MAX_GDN_HEADS 256u /* value heads */
 
