@@ -88,7 +88,7 @@ typedef struct weights {
  * NaN and infinity among the scales, biases, norms and other plain numbers are an error that names the tensor.  Looking at all of
  * them means reading a ninth of the file (2.2 GB of the real model), so a checkpoint with more than WEIGHTS_CHECK_BYTES of them is
  * checked in part here: every tensor of up to WEIGHTS_CHECK_SMALL bytes in full, of the larger ones both ends.  weights_check
- * reads them all (`calla inspect --check`). */
+ * reads them all. */
 calla_status weights_open(const char *dir, weights **out, calla_error *err);
 void weights_close(weights *w);
 

@@ -150,7 +150,52 @@ static void test_full_size(void **state) {
     temp_dir_remove(dir);
 }
 
+enum { EMBED_ROWS = 248320 };
+static const uint64_t embed_scales = (uint64_t)EMBED_ROWS * 256 * 4, embed_groups = (uint64_t)EMBED_ROWS * 32; /* in the first shard */
+
+/* Writes a bf16 at an offset in the data of the first shard. */
+static void put_bf16(const char *dir, uint64_t at, uint16_t value) {
+    char path[512];
+    uint64_t length;
+    snprintf(path, sizeof path, "%s/model-00001-of-00004.safetensors", dir);
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &length, 8, 0), 8);
+    assert_int_equal(pwrite(fd, &value, 2, (off_t)(8 + length + at)), 2);
+    close(fd);
+}
+
+static void expect_nan(calla_status status, const calla_error *err, const char *tensor, const char *number) {
+    assert_int_equal(status, CALLA_E_FORMAT);
+    if (!strstr(err->message, tensor) || !strstr(err->message, number))
+        fail_msg("expected '%s' and '%s' in: %s", tensor, number, err->message);
+}
+
+/* Opening a checkpoint of this size looks at the ends of large tensors and at all of small ones; weights_check at everything. */
+static void test_samples(void **state) {
+    (void)state;
+    char *dir = write_model();
+    weights *w;
+    calla_error err;
+    const uint16_t nan = 0x7FC0;
+    const uint64_t norm = embed_scales + 2 * embed_groups * 2; /* input_layernorm of the first layer */
+    put_bf16(dir, embed_scales, nan);
+    expect_nan(weights_open(dir, &w, &err), &err, "embed_tokens.scales", "number 0 is NaN");
+    put_bf16(dir, embed_scales, 0);
+    put_bf16(dir, embed_scales + 2 * (embed_groups - 1), nan);
+    expect_nan(weights_open(dir, &w, &err), &err, "embed_tokens.scales", "number 7946239 is NaN");
+    put_bf16(dir, embed_scales + 2 * (embed_groups - 1), 0);
+    put_bf16(dir, norm + 2 * 1000, nan);
+    expect_nan(weights_open(dir, &w, &err), &err, "layers.0.input_layernorm.weight", "number 1000 is NaN");
+    put_bf16(dir, norm + 2 * 1000, 0);
+    put_bf16(dir, embed_scales + 2 * 1000, nan);
+    if (weights_open(dir, &w, &err)) fail_msg("%s", err.message);
+    expect_nan(weights_check(w, &err), &err, "embed_tokens.scales", "number 1000 is NaN");
+    weights_close(w);
+    temp_dir_remove(dir);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_size)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_size), cmocka_unit_test(test_samples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
