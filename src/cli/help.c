@@ -87,7 +87,8 @@ void help_print_markdown(FILE *out) {
     fprintf(out,
             "# Commands and options\n\n"
             "Printed by `calla help --markdown` from the table in src/cli/option_table.c; a test fails when this file is behind.\n"
-            "The command line wins over the environment, the environment over the default. A flag is switched on by 1 in its variable.\n\n"
+            "The command line wins over the environment, the environment over the default. A flag is switched on by 1 in its variable.\n"
+            "CALLA_POCKET names the folder of the pocket model where calla is not to look for it itself.\n\n"
             "Exit codes: 0 done, 1 it failed, 2 the command line or an environment variable is wrong. Errors are one line on standard "
             "error.\n");
     for (int c = 0; c < COMMAND_COUNT; c++) {

@@ -60,6 +60,7 @@ int main(int argc, char **argv) {
     calla_error err = {0};
     if (options_parse((command_id)command, argc - 2, argv + 2, &o, &err) != CALLA_OK) return cli_fail_usage("%s", err.message);
     if (o.value[OPTION_HELP].given) return help_print_command(stdout, (command_id)command), finish(EXIT_OK);
-    log_set_level((log_level)o.value[OPTION_LOG].integer);
+    log_level usual = command == COMMAND_SERVE ? LOG_INFO : LOG_WARN;
+    log_set_level(o.value[OPTION_LOG].given ? (log_level)o.value[OPTION_LOG].integer : usual);
     return finish(command_function[command](&o));
 }

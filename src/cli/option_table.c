@@ -248,7 +248,7 @@ const option_spec option_table[OPTION_COUNT] = {
     [OPTION_LOG] = {.name = "log",
                     .value = "quiet|error|warn|info|debug",
                     .type = OPTION_CHOICE,
-                    .preset = "warn",
+                    .otherwise = "warn; serve: info",
                     .env = "CALLA_LOG",
                     .commands = ALL,
                     .help = "what is written to standard error while working; never text of prompts or answers"},

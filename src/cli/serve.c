@@ -9,7 +9,6 @@ int command_serve(const options *o) {
     calla_engine_options eo;
     calla_engine *engine = NULL;
     server *s = NULL;
-    if (!o->value[OPTION_LOG].given) log_set_level(LOG_INFO); /* a server's log is wanted unless something else is asked for */
     calla_status status = cli_engine_options(o, &eo, &err);
     if (status == CALLA_OK) status = calla_engine_open(&eo, &engine, &err);
     if (status == CALLA_OK) {

@@ -103,7 +103,7 @@ class Run(CommandTest):
         process = subprocess.Popen([command.CALLA, 'run', '--raw', '--temperature', '2', '--seed', '1', 'The'], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
         self.assertTrue(process.stdout.read(1))
-        self.assertLess(self.interrupt(process), 5)
+        self.assertLess(self.interrupt(process), 10)
 
     def test_interrupted_while_reading_the_prompt(self):
         process = subprocess.Popen([command.CALLA, 'run'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
@@ -111,7 +111,7 @@ class Run(CommandTest):
         process.stdin.close()
         process.stdin = None
         time.sleep(1.5)
-        self.assertLess(self.interrupt(process), 5)
+        self.assertLess(self.interrupt(process), 10)
 
 
 class Eval(CommandTest):
