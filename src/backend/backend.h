@@ -107,6 +107,8 @@ typedef struct backend_limits {
     uint32_t rows, segments, wanted, samples; /* of one batch */
     uint32_t pages, slots;
     calla_kv kv;
+    uint32_t threads; /* of a CPU; 0: one per physical core */
+    bool fast;        /* 8-bit activations where the device has them; else exact */
 } backend_limits;
 
 typedef struct backend backend; /* one device with bound weights and allocated buffers */

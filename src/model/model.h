@@ -17,6 +17,8 @@ typedef struct model_options {
     uint32_t sequences;    /* sequences (and snapshots) that hold tokens at the same time: two state slots each */
     uint32_t kv_tokens;    /* tokens of KV cache in all; rounded up to pages */
     calla_kv kv;
+    uint32_t threads; /* of a CPU; 0: one per physical core */
+    bool fast;        /* 8-bit activations where the device has them */
 } model_options;
 
 /* w must outlive the model. */

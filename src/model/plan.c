@@ -51,6 +51,8 @@ void model_plan_compute(const model_shape *s, const model_options *o, model_plan
         .pages = (uint32_t)(((uint64_t)o->kv_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS),
         .slots = 2 * o->sequences,
         .kv = o->kv,
+        .threads = o->threads,
+        .fast = o->fast,
     };
     for (buffer_id id = 0; id < BUF_COUNT; id++) {
         const buffer_want want = o->backend->want(&out->limits, id);

@@ -16,11 +16,12 @@ rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences
     calla_error err;
     rig r = {0};
     must(weights_open(dir, &r.w, &err), &err);
-    model_options o = {.backend = backend_find(NULL),
+    const char *device = getenv("CALLA_TEST_DEVICE");
+    model_options o = {.backend = backend_find(device ? device : "ref"),
                        .batch_rows = rows,
                        .max_segments = sequences,
                        .max_wanted = rows,
-                       .sequences = sequences,
+                       .fast = getenv("CALLA_TEST_FAST") != NULL, .sequences = sequences,
                        .kv_tokens = sequences * (tokens + KV_PAGE_TOKENS),
                        .kv = kv};
     must(model_open(r.w, &o, &r.m, &err), &err);

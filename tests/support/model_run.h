@@ -9,7 +9,8 @@ typedef struct rig {
     model *m;
 } rig;
 
-/* Opens dir for prompts of up to `tokens` tokens in chunks of up to `rows`, logits for all of them.  Ends the test on failure. */
+/* Opens dir for prompts of up to `tokens` tokens in chunks of up to `rows`, logits for all of them, on the
+ * backend that CALLA_TEST_DEVICE names (default ref).  Ends the test on failure. */
 rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv);
 void rig_close(rig *r);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/ref/sample.h"
+#include "backend/vtables.h"
 #include "base/memory.h"
 
 enum { ALIGN = 64 };

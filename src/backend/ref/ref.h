@@ -7,8 +7,6 @@
 
 #include "backend/backend.h"
 
-extern const backend_vtable ref_vtable;
-
 typedef struct ref_scratch { /* views into BUF_SCRATCH */
     float *weight;           /* [max columns]: one dequantized row of a matrix */
     float *vec;              /* [max(conv channels·4, H)]: one vector of weights as f32 */

@@ -1,0 +1,194 @@
+/* cpu.c: the CPU backend's table, memory and dispatch by kind of layer. */
+#include "backend/cpu/cpu.h"
+
+#include <string.h>
+
+#include "backend/ref/sample.h"
+#include "backend/vtables.h"
+#include "base/memory.h"
+
+enum { ALIGN = 64, MAX_THREADS = 256 };
+
+static uint32_t max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+static uint64_t take(uint64_t *at, uint64_t bytes) {
+    uint64_t start = *at;
+    *at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return start;
+}
+
+static void lay_out_x(uint64_t *at, uint8_t *base, uint64_t rows, uint32_t cols, cpu_x *out) {
+    const uint64_t f32 = take(at, rows * cols * 4), q8 = take(at, rows * cols), scale = take(at, rows * (cols / CPU_GROUP + 1) * 4),
+                   sum = take(at, rows * (cols / CPU_GROUP + 1) * 4);
+    if (!base) return;
+    out->f32 = (float *)(void *)(base + f32);
+    out->q8 = (int8_t *)(base + q8);
+    out->scale = (float *)(void *)(base + scale);
+    out->sum = (float *)(void *)(base + sum);
+}
+
+/* Lays out BUF_SCRATCH; base NULL only measures.  Untouched memory costs nothing, so both precisions have their place. */
+static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, uint8_t *base, cpu_scratch *out) {
+    uint64_t at = 0;
+    const uint64_t rows = max_u32(n->rows, n->wanted), places = (uint64_t)n->rows * s->top_k;
+    const uint32_t input = max_u32(s->hidden, shape_mixer_out_values(s)), group = s->attention_heads / s->kv_heads;
+    cpu_scratch unused, *c = out ? out : &unused;
+    lay_out_x(&at, base, rows, input, &c->input);
+    lay_out_x(&at, base, places, s->expert_width, &c->experts);
+    lay_out_x(&at, base, n->rows, s->shared_width, &c->shared);
+    const uint64_t normed = take(&at, rows * input * 4);
+    const uint64_t up = take(&at, (uint64_t)n->rows * s->shared_width * 4);
+    const uint64_t router = take(&at, (uint64_t)n->rows * s->experts * 4);
+    const uint64_t conv = take(&at, (uint64_t)n->rows * shape_conv_channels(s) * 4);
+    const uint64_t alpha = take(&at, (uint64_t)n->rows * s->gdn_value_heads * 4);
+    const uint64_t beta = take(&at, (uint64_t)n->rows * s->gdn_value_heads * 4);
+    const uint64_t list = take(&at, places * 4);
+    const uint64_t rows_of = take(&at, places * 4);
+    const uint64_t first = take(&at, ((uint64_t)s->experts + 1) * 4);
+    const uint64_t partial = take(&at, cpu_attention_partials(s, n) * group * (HEAD_DIM + 2) * 4);
+    /* of one thread: two panels of all rows, q and k of all rows of a head, scores of a group, one vector */
+    uint64_t thread_bytes = 2 * rows * max_u32(CPU_PANEL, GDN_HEAD_DIM) * 4;
+    if (thread_bytes < (uint64_t)group * SCORE_BLOCK * 4) thread_bytes = (uint64_t)group * SCORE_BLOCK * 4;
+    if (thread_bytes < (uint64_t)input * 4) thread_bytes = (uint64_t)input * 4;
+    thread_bytes = (thread_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    const uint64_t thread = take(&at, thread_bytes * MAX_THREADS);
+    const uint64_t sample = take(&at, ref_sample_scratch_bytes(s->vocabulary));
+    if (!base) return at;
+    c->normed = (float *)(void *)(base + normed);
+    c->up = (float *)(void *)(base + up);
+    c->router = (float *)(void *)(base + router);
+    c->conv = (float *)(void *)(base + conv);
+    c->alpha = (float *)(void *)(base + alpha);
+    c->beta = (float *)(void *)(base + beta);
+    c->list = (uint32_t *)(void *)(base + list);
+    c->rows_of = (uint32_t *)(void *)(base + rows_of);
+    c->first = (uint32_t *)(void *)(base + first);
+    c->partial = (float *)(void *)(base + partial);
+    c->thread = base + thread;
+    c->thread_bytes = thread_bytes;
+    c->sample = base + sample;
+    return at;
+}
+
+static void cpu_close(backend *b) {
+    if (!b) return;
+    pool_close(b->pool);
+    for (int i = 0; i < BUF_COUNT; i++)
+        if (b->buf[i]) mem_unmap(b->buf[i], b->bytes[i]);
+    mem_free(b->results);
+    mem_free(b);
+}
+
+static calla_status cpu_open(const weights *w, const backend_limits *limits, backend **out, calla_error *err) {
+    *out = NULL;
+    if (max_u32(w->shape.hidden, shape_mixer_out_values(&w->shape)) > CPU_MAX_COLS ||
+        max_u32(w->shape.expert_width, w->shape.shared_width) > CPU_MAX_COLS)
+        return error_set(err, CALLA_E_UNSUPPORTED, "the cpu backend takes matrices of at most %d inputs; use --device ref", CPU_MAX_COLS);
+    if (limits->threads > MAX_THREADS)
+        return error_set(err, CALLA_E_ARGUMENT, "%u threads; at most %d are possible", limits->threads, MAX_THREADS);
+    backend *b = mem_calloc(1, sizeof *b);
+    if (!b) return error_nomem(err, "the CPU backend");
+    b->w = w;
+    b->s = &w->shape;
+    b->limits = *limits;
+    calla_status status = CALLA_OK;
+    if (!(b->k = cpu_kernels_pick(err)))
+        status = CALLA_E_ARGUMENT;
+    else if (!(b->results = mem_calloc(limits->samples, sizeof *b->results)))
+        status = error_nomem(err, "the CPU backend");
+    else
+        status = pool_open(limits->threads, &b->pool, err);
+    if (status) {
+        cpu_close(b);
+        return status;
+    }
+    b->q8 = limits->fast && b->k->has_q8;
+    *out = b;
+    return CALLA_OK;
+}
+
+static buffer_want cpu_want(const backend_limits *limits, buffer_id id) {
+    return (buffer_want){id == BUF_KV && limits->kv == CALLA_KV_BF16 ? 2 : 4, ALIGN};
+}
+
+static uint64_t cpu_scratch_bytes(const model_shape *s, const backend_limits *limits) { return lay_out_scratch(s, limits, NULL, NULL); }
+
+static calla_status cpu_allocate(backend *b, const uint64_t *bytes, calla_error *err) {
+    for (int i = 0; i < BUF_COUNT; i++) {
+        b->bytes[i] = bytes[i];
+        if (!(b->buf[i] = mem_map(bytes[i])))
+            return error_set(err, CALLA_E_NOMEM, "out of memory: a buffer of %llu bytes; use a smaller --context or fewer --sequences",
+                             (unsigned long long)bytes[i]);
+    }
+    lay_out_scratch(b->s, &b->limits, b->buf[BUF_SCRATCH], &b->scratch);
+    return CALLA_OK;
+}
+
+static calla_status cpu_begin(backend *b, const row_batch *batch, calla_error *err) {
+    (void)err;
+    b->batch = batch;
+    return CALLA_OK;
+}
+
+static void cpu_mixer_in(backend *b, uint32_t layer) {
+    if (b->s->is_attention[layer])
+        cpu_attention_in(b, layer);
+    else
+        cpu_gdn_in(b, layer);
+}
+
+static void cpu_mixer(backend *b, uint32_t layer) {
+    if (b->s->is_attention[layer])
+        cpu_attention_mix(b, layer);
+    else
+        cpu_gdn_mix(b, layer);
+}
+
+static void cpu_mixer_out(backend *b, uint32_t layer) {
+    if (b->s->is_attention[layer])
+        cpu_attention_out(b, layer);
+    else
+        cpu_gdn_out(b, layer);
+}
+
+static void cpu_stage_end(backend *b) { (void)b; /* each op has met its threads already */ }
+
+static calla_status cpu_finish(backend *b, calla_error *err) {
+    (void)err;
+    b->batch = NULL;
+    return CALLA_OK;
+}
+
+static const float *cpu_logits(backend *b, uint32_t wanted) {
+    return (const float *)b->buf[BUF_LOGITS] + (size_t)wanted * b->s->vocabulary;
+}
+
+static const sample_result *cpu_sampled(backend *b, uint32_t sample) { return &b->results[sample]; }
+
+static void cpu_peek(backend *b, buffer_id id, uint64_t first, uint64_t n, float *out) {
+    memcpy(out, (const float *)b->buf[id] + first, n * sizeof *out);
+}
+
+const backend_vtable cpu_vtable = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .want = cpu_want,
+    .scratch_bytes = cpu_scratch_bytes,
+    .allocate = cpu_allocate,
+    .copy_page = cpu_attention_copy_page,
+    .begin = cpu_begin,
+    .embed = cpu_embed,
+    .mixer_in = cpu_mixer_in,
+    .mixer = cpu_mixer,
+    .mixer_out = cpu_mixer_out,
+    .route = cpu_route,
+    .expert_in = cpu_expert_in,
+    .expert_out = cpu_expert_out,
+    .head = cpu_head,
+    .stage_end = cpu_stage_end,
+    .finish = cpu_finish,
+    .logits = cpu_logits,
+    .sampled = cpu_sampled,
+    .peek = cpu_peek,
+};

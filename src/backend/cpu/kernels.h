@@ -1,0 +1,70 @@
+/* kernels.h: the inner loops of the CPU backend, one table per instruction set.
+ *
+ * A table is plain data; isa.c picks the best one that the machine has.  Each entry is compared with backend/ref in tests/kernels.
+ * Kernels take work for one thread, never lock, and allocate nothing. */
+#ifndef CALLA_BACKEND_CPU_KERNELS_H
+#define CALLA_BACKEND_CPU_KERNELS_H
+
+#include "backend/backend.h"
+
+enum {
+    CPU_GROUP = 64, /* inputs that share a scale in the matrices that have fast kernels */
+    CPU_PANEL = 16  /* outputs that one call of `linear` computes */
+};
+
+/* Rows of activations made ready for `linear`.  Within each group of 64 inputs the even ones come first, then the odd ones, since the
+ * low and high nibbles of 32 bytes of codes are the even and odd inputs. */
+typedef struct cpu_x {
+    uint32_t cols, rows, groups; /* groups: cols / 64 */
+    const float *plain;          /* [rows][plain_stride]: as they were, for matrices without a fast kernel */
+    size_t plain_stride;
+    float *f32;   /* [rows][cols] reordered; exact precision */
+    int8_t *q8;   /* [rows][cols] reordered: x = scale · q8; fast precision */
+    float *scale; /* [rows][groups], of q8 */
+    float *sum;   /* [rows][groups] Σ of the group's values (as quantized, if they are) */
+} cpu_x;
+
+typedef struct cpu_kernels {
+    const char *name;
+    bool has_q8; /* linear takes q8 */
+
+    /* acc[i][j] = Σ_k W[first + j][k] x[list[i]][k] for i < n, j < count ≤ 16; W: matrix `which` of m, group 64, 4 bits.  list NULL:
+     * rows 0 … n-1.  q8: use x->q8, else x->f32. */
+    void (*linear)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
+                   bool q8, float *acc /* [n][16] */);
+    /* out [cols]: one row of any matrix, widened */
+    void (*weight_row)(const weight_mat *m, uint32_t which, uint32_t row, float *out);
+    float (*dot)(const float *a, const float *b, uint32_t n);
+    /* Fill f32 (or q8 and scale) and sum of one row from x [cols]. */
+    void (*prepare_f32)(const float *x, uint32_t cols, float *f32, float *sum);
+    void (*prepare_q8)(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum);
+    /* a ← silu(a) · b, or silu(a) where b is NULL */
+    void (*silu_mul)(float *a, const float *b, uint32_t n);
+    /* a ← a · sigmoid(b) */
+    void (*sigmoid_mul)(float *a, const float *b, uint32_t n);
+
+    /* `rows` steps of the delta rule of one head: S ← αS; u = β(v − kᵀS); S ← S + k uᵀ; o = qᵀS.  The state is read from src and left
+     * in dst [128 key][128 value] (they may be the same).  q, k [rows][128]; v, out: rows at a stride. */
+    void (*delta)(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
+                  const float *beta, float *out, size_t out_stride, uint32_t rows);
+    /* scores[h][t] = q_h · k_t for h < heads, t < n; k [n][256] in kv's type, q at q_stride */
+    void (*attend_scores)(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *scores,
+                          size_t scores_stride);
+    /* out[h] += Σ_t p[h][t] v_t; v [n][256]; out [heads][256] */
+    void (*attend_values)(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out);
+    /* p ← exp(p − max); returns Σ */
+    float (*exp_sum)(float *p, uint32_t n, float max);
+} cpu_kernels;
+
+extern const cpu_kernels cpu_kernels_c;
+#if defined(__x86_64__)
+extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_vnni;
+#endif
+
+enum { CPU_MAX_TABLES = 8 };
+/* The tables this machine can run, best first; returns how many. */
+size_t cpu_kernels_available(const cpu_kernels *found[CPU_MAX_TABLES]);
+/* The best of them that CALLA_CPU (a table's name) allows; NULL with err when it names none. */
+const cpu_kernels *cpu_kernels_pick(calla_error *err);
+
+#endif

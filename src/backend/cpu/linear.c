@@ -1,0 +1,76 @@
+/* linear.c: matrices over the pool: jobs cut into tasks of 64 outputs, each computed in panels of 16. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows) {
+    x->plain = plain;
+    x->plain_stride = stride;
+    x->cols = cols;
+    x->rows = rows;
+    x->groups = cols / CPU_GROUP;
+}
+
+void cpu_x_row(const backend *b, cpu_x *x, uint32_t row) {
+    const float *plain = x->plain + row * x->plain_stride;
+    const size_t at = (size_t)row * x->cols, g = (size_t)row * x->groups;
+    if (x->cols % CPU_GROUP) return; /* such a matrix has no fast kernel */
+    if (b->q8)
+        b->k->prepare_q8(plain, x->cols, x->q8 + at, x->scale + g, x->sum + g);
+    else
+        b->k->prepare_f32(plain, x->cols, x->f32 + at, x->sum + g);
+}
+
+/* Any bits and group: rows are widened whole. */
+static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x,
+                        const uint32_t *list, uint32_t n, float *acc) {
+    float w[CPU_MAX_COLS];
+    for (uint32_t j = 0; j < count; j++) {
+        b->k->weight_row(m, which, first + j, w);
+        for (uint32_t i = 0; i < n; i++)
+            acc[(size_t)i * CPU_PANEL + j] = b->k->dot(w, x->plain + (list ? list[i] : i) * x->plain_stride, m->cols);
+    }
+}
+
+void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
+               uint32_t n, float *acc) {
+    if (m->bits == 4 && m->group == CPU_GROUP)
+        b->k->linear(m, which, first, count, x, list, n, b->q8, acc);
+    else
+        panel_plain(b, m, which, first, count, x, list, n, acc);
+}
+
+typedef struct linear_run {
+    backend *b;
+    const cpu_linear *jobs;
+    uint32_t first_task[CPU_MAX_JOBS + 1];
+} linear_run;
+
+static void linear_task(void *context, uint32_t task, uint32_t thread) {
+    const linear_run *run = context;
+    uint32_t i = 0;
+    while (task >= run->first_task[i + 1]) i++;
+    const cpu_linear *job = &run->jobs[i];
+    float *acc = cpu_thread_scratch(run->b, thread);
+    uint32_t o = (task - run->first_task[i]) * CPU_TASK_OUTPUTS;
+    const uint32_t end = job->m->rows - o < CPU_TASK_OUTPUTS ? job->m->rows : o + CPU_TASK_OUTPUTS;
+    for (; o < end; o += CPU_PANEL) {
+        const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
+        cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, job->x->rows, acc);
+        for (uint32_t r = 0; r < job->x->rows; r++) {
+            float *out = job->out + r * job->stride + o;
+            const float *in = acc + (size_t)r * CPU_PANEL;
+            if (job->epilogue == CPU_STORE)
+                memcpy(out, in, count * sizeof *out);
+            else
+                for (uint32_t j = 0; j < count; j++) out[j] += in[j];
+        }
+    }
+}
+
+void cpu_run_linear(backend *b, const cpu_linear *jobs, uint32_t n) {
+    linear_run run = {.b = b, .jobs = jobs};
+    for (uint32_t i = 0; i < n; i++)
+        run.first_task[i + 1] = run.first_task[i] + (jobs[i].m->rows + CPU_TASK_OUTPUTS - 1) / CPU_TASK_OUTPUTS;
+    pool_run(b->pool, linear_task, &run, run.first_task[n]);
+}

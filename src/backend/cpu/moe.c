@@ -1,0 +1,155 @@
+/* moe.c: router, experts and the shared expert (docs/model.md, "MoE").
+ *
+ * Rows are grouped by the experts they chose, and each expert's weights are read once a batch.  Gate, up and SwiGLU are one task of 64
+ * values of one expert.  On the way out a task owns 64 values of the hidden state of every row and adds the experts to them in order of
+ * index, the shared expert last: nobody else writes there, and the order never changes. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+typedef struct moe_run {
+    backend *b;
+    const layer_weights *l;
+    uint32_t task_outputs, tasks_per_expert, active; /* active: experts with rows, listed in `expert` */
+    const uint32_t *expert;
+} moe_run;
+
+static float *shared_gate_values(const backend *b) { /* [rows], behind [rows][shared width] */
+    return (float *)b->buf[BUF_SHARED] + (size_t)b->limits.rows * b->s->shared_width;
+}
+
+/* The k largest of logits [n] (ties: lowest index), and the softmax over them. */
+static void top_k(float *logits, uint32_t n, uint32_t k, uint32_t *expert, float *weight) {
+    for (uint32_t i = 0; i < k; i++) {
+        uint32_t best = 0;
+        for (uint32_t e = 1; e < n; e++)
+            if (logits[e] > logits[best]) best = e;
+        expert[i] = best;
+        weight[i] = logits[best];
+        logits[best] = -INFINITY;
+    }
+    float sum = 0;
+    const float max = weight[0];
+    for (uint32_t i = 0; i < k; i++) sum += weight[i] = expf(weight[i] - max);
+    for (uint32_t i = 0; i < k; i++) weight[i] /= sum;
+}
+
+static void choose_task(void *context, uint32_t row, uint32_t thread) {
+    const moe_run *run = context;
+    backend *b = run->b;
+    const model_shape *s = b->s;
+    const uint32_t K = s->top_k;
+    (void)thread;
+    top_k(b->scratch.router + (size_t)row * s->experts, s->experts, K, (uint32_t *)b->buf[BUF_ROUTE_EXPERT] + (size_t)row * K,
+          (float *)b->buf[BUF_ROUTE_WEIGHT] + (size_t)row * K);
+    shared_gate_values(b)[row] = 1 / (1 + expf(-shared_gate_values(b)[row]));
+    float *shared = (float *)b->buf[BUF_SHARED] + (size_t)row * s->shared_width;
+    b->k->silu_mul(shared, b->scratch.up + (size_t)row * s->shared_width, s->shared_width);
+    cpu_x_row(b, &b->scratch.shared, row);
+}
+
+void cpu_route(backend *b, uint32_t layer) {
+    const model_shape *s = b->s;
+    const layer_weights *l = &b->w->layer[layer];
+    moe_run run = {.b = b, .l = l};
+    cpu_norm_input(b, &l->norm_moe, b->buf[BUF_MOE_IN]);
+    const cpu_x *x = &b->scratch.input;
+    const cpu_linear jobs[] = {{&l->router, x, b->scratch.router, s->experts, CPU_STORE},
+                               {&l->shared_router, x, shared_gate_values(b), 1, CPU_STORE},
+                               {&l->shared_gate, x, b->buf[BUF_SHARED], s->shared_width, CPU_STORE},
+                               {&l->shared_up, x, b->scratch.up, s->shared_width, CPU_STORE}};
+    cpu_run_linear(b, jobs, 4);
+    cpu_x_shape(&b->scratch.shared, b->buf[BUF_SHARED], s->shared_width, s->shared_width, b->batch->rows);
+    cpu_each_row(b, choose_task, &run, b->batch->rows);
+}
+
+/* Sorts places row·top_k + i by expert (counting sort, stable) and lists the experts that have any. */
+static uint32_t group_rows(backend *b, uint32_t *active) {
+    const uint32_t *expert = b->buf[BUF_ROUTE_EXPERT], places = b->batch->rows * b->s->top_k, E = b->s->experts;
+    uint32_t *first = b->scratch.first, n = 0;
+    memset(first, 0, (E + 1) * sizeof *first);
+    for (uint32_t p = 0; p < places; p++) first[expert[p] + 1]++;
+    for (uint32_t e = 0; e < E; e++) {
+        if (first[e + 1]) active[n++] = e;
+        first[e + 1] += first[e];
+    }
+    for (uint32_t p = 0; p < places; p++) {
+        const uint32_t at = first[expert[p]]++;
+        b->scratch.list[at] = p;
+        b->scratch.rows_of[at] = p / b->s->top_k;
+    }
+    for (uint32_t e = E; e > 0; e--) first[e] = first[e - 1]; /* they had moved on to the ends */
+    first[0] = 0;
+    return n;
+}
+
+static void expert_in_task(void *context, uint32_t task, uint32_t thread) {
+    const moe_run *run = context;
+    backend *b = run->b;
+    const uint32_t width = b->s->expert_width, e = run->expert[task / run->tasks_per_expert], begin = b->scratch.first[e],
+                   n = b->scratch.first[e + 1] - begin;
+    uint32_t o = task % run->tasks_per_expert * run->task_outputs;
+    const uint32_t end = width - o < run->task_outputs ? width : o + run->task_outputs;
+    float *gate = cpu_thread_scratch(b, thread), *up = gate + (size_t)n * CPU_PANEL;
+    for (; o < end; o += CPU_PANEL) {
+        const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
+        cpu_panel(b, &run->l->expert_gate, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, gate);
+        cpu_panel(b, &run->l->expert_up, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, up);
+        for (uint32_t i = 0; i < n; i++) {
+            b->k->silu_mul(gate + (size_t)i * CPU_PANEL, up + (size_t)i * CPU_PANEL, count);
+            memcpy((float *)b->buf[BUF_EXPERT] + (size_t)b->scratch.list[begin + i] * width + o, gate + (size_t)i * CPU_PANEL,
+                   count * sizeof *gate);
+        }
+    }
+}
+
+static void ready_task(void *context, uint32_t place, uint32_t thread) {
+    const moe_run *run = context;
+    (void)thread;
+    cpu_x_row(run->b, &run->b->scratch.experts, place);
+}
+
+void cpu_expert_in(backend *b, uint32_t layer) {
+    const model_shape *s = b->s;
+    uint32_t active[MAX_EXPERTS];
+    moe_run run = {.b = b, .l = &b->w->layer[layer], .task_outputs = CPU_TASK_OUTPUTS, .expert = active};
+    run.active = group_rows(b, active);
+    run.tasks_per_expert = (s->expert_width + run.task_outputs - 1) / run.task_outputs;
+    pool_run(b->pool, expert_in_task, &run, run.active * run.tasks_per_expert);
+    cpu_x_shape(&b->scratch.experts, b->buf[BUF_EXPERT], s->expert_width, s->expert_width, b->batch->rows * s->top_k);
+    pool_run(b->pool, ready_task, &run, b->batch->rows * s->top_k);
+}
+
+static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
+    const moe_run *run = context;
+    backend *b = run->b;
+    const uint32_t H = b->s->hidden, K = b->s->top_k, rows = b->batch->rows, o = task * CPU_PANEL,
+                   count = H - o < CPU_PANEL ? H - o : CPU_PANEL;
+    const float *route = b->buf[BUF_ROUTE_WEIGHT], *gate = shared_gate_values(b);
+    float *sum = cpu_thread_scratch(b, thread), *acc = sum + (size_t)rows * CPU_PANEL; /* both [rows][16]; an expert has at most all rows */
+    memset(sum, 0, (size_t)rows * CPU_PANEL * sizeof *sum);
+    for (uint32_t a = 0; a < run->active; a++) {
+        const uint32_t e = run->expert[a], begin = b->scratch.first[e], n = b->scratch.first[e + 1] - begin,
+                       *places = b->scratch.list + begin;
+        cpu_panel(b, &run->l->expert_down, e, o, count, &b->scratch.experts, places, n, acc);
+        for (uint32_t i = 0; i < n; i++) {
+            const float w = route[places[i]], *in = acc + (size_t)i * CPU_PANEL;
+            float *to = sum + (size_t)(places[i] / K) * CPU_PANEL;
+            for (uint32_t j = 0; j < count; j++) to[j] += w * in[j];
+        }
+    }
+    cpu_panel(b, &run->l->shared_down, 0, o, count, &b->scratch.shared, NULL, rows, acc);
+    for (uint32_t r = 0; r < rows; r++) {
+        float *to = (float *)b->buf[BUF_RESIDUAL] + (size_t)r * H + o;
+        for (uint32_t j = 0; j < count; j++) to[j] += sum[(size_t)r * CPU_PANEL + j] + gate[r] * acc[(size_t)r * CPU_PANEL + j];
+    }
+}
+
+void cpu_expert_out(backend *b, uint32_t layer) {
+    uint32_t active[MAX_EXPERTS];
+    moe_run run = {.b = b, .l = &b->w->layer[layer], .expert = active};
+    for (uint32_t e = 0; e < b->s->experts; e++)
+        if (b->scratch.first[e + 1] > b->scratch.first[e]) active[run.active++] = e;
+    pool_run(b->pool, expert_out_task, &run, (b->s->hidden + CPU_PANEL - 1) / CPU_PANEL);
+}

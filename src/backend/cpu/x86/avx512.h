@@ -1,0 +1,42 @@
+/* avx512.h: what the AVX-512 files share: entries that the VNNI table takes over, and small helpers. */
+#ifndef CALLA_BACKEND_CPU_AVX512_H
+#define CALLA_BACKEND_CPU_AVX512_H
+
+#include <immintrin.h>
+
+#include "backend/cpu/kernels.h"
+#include "base/float.h"
+
+void avx512_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
+                       uint32_t n, bool q8, float *acc);
+float avx512_dot(const float *a, const float *b, uint32_t n);
+void avx512_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
+void avx512_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum);
+void avx512_silu_mul(float *a, const float *b, uint32_t n);
+void avx512_sigmoid_mul(float *a, const float *b, uint32_t n);
+float avx512_exp_sum(float *p, uint32_t n, float max);
+void avx512_delta(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
+                  const float *beta, float *out, size_t out_stride, uint32_t rows);
+void avx512_attend_scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *out,
+                          size_t out_stride);
+void avx512_attend_values(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out);
+
+#define AVX512_COMMON                                                                                                                      \
+    .weight_row = avx512_weight_row, .dot = avx512_dot, .prepare_f32 = avx512_prepare_f32, .silu_mul = avx512_silu_mul,                    \
+    .sigmoid_mul = avx512_sigmoid_mul, .exp_sum = avx512_exp_sum, .delta = avx512_delta, .attend_scores = avx512_attend_scores,            \
+    .attend_values = avx512_attend_values
+
+static inline __m512 avx512_bf16(__m256i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16)); }
+
+/* 64 values → evens 0 … 31, odds 0 … 31 */
+static inline void avx512_reorder(const float *x, __m512 out[4]) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+                  odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16), c = _mm512_loadu_ps(x + 32), d = _mm512_loadu_ps(x + 48);
+    out[0] = _mm512_permutex2var_ps(a, even, b);
+    out[1] = _mm512_permutex2var_ps(c, even, d);
+    out[2] = _mm512_permutex2var_ps(a, odd, b);
+    out[3] = _mm512_permutex2var_ps(c, odd, d);
+}
+
+#endif

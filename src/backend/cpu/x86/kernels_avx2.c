@@ -1,0 +1,358 @@
+/* kernels_avx2.c: AVX2 with FMA, compiled with just these flags.
+ *
+ * linear: four outputs are widened into a buffer of 1,024 inputs (16 KB, in L1) and multiplied with four rows of activations at a time:
+ * 16 sums in registers would not fit, so two outputs by four rows.  One to three rows skip the buffer. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "backend/cpu/kernels.h"
+#include "base/float.h"
+
+enum { D = GDN_HEAD_DIM, V = HEAD_DIM, BLOCK = 1024 /* inputs widened at a time */ };
+
+static inline float sum8(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+static inline __m256 bf16x8(const void *p) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16)); }
+
+/* 8 bytes of codes → 8 even (low nibbles) and 8 odd (high nibbles) inputs */
+static inline void codes8(const uint8_t *p, __m256 *even, __m256 *odd) {
+    const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    *even = _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(15)));
+    *odd = _mm256_cvtepi32_ps(_mm256_srli_epi32(v, 4));
+}
+
+static float dot_avx2(const float *a, const float *b, uint32_t n) {
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+    uint32_t k = 0;
+    for (; k + 32 <= n; k += 32) {
+        s0 = _mm256_fmadd_ps(_mm256_loadu_ps(a + k), _mm256_loadu_ps(b + k), s0);
+        s1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + k + 8), _mm256_loadu_ps(b + k + 8), s1);
+        s2 = _mm256_fmadd_ps(_mm256_loadu_ps(a + k + 16), _mm256_loadu_ps(b + k + 16), s2);
+        s3 = _mm256_fmadd_ps(_mm256_loadu_ps(a + k + 24), _mm256_loadu_ps(b + k + 24), s3);
+    }
+    for (; k + 8 <= n; k += 8) s0 = _mm256_fmadd_ps(_mm256_loadu_ps(a + k), _mm256_loadu_ps(b + k), s0);
+    float sum = sum8(_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+    for (; k < n; k++) sum += a[k] * b[k];
+    return sum;
+}
+
+/* One output, n ≤ 3 rows: codes straight into the sums, the scale once a group. */
+static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, uint32_t groups,
+                                                       const float *const *x, const float *const *sums, uint32_t n, float *acc) {
+    __m256 total[3];
+    float bias_part[3] = {0};
+    for (uint32_t i = 0; i < n; i++) total[i] = _mm256_setzero_ps();
+    for (uint32_t g = 0; g < groups; g++, codes += CPU_GROUP / 2) {
+        __m256 w[8];
+        for (uint32_t j = 0; j < 4; j++) codes8(codes + 8 * j, &w[j], &w[j + 4]);
+        const __m256 scale = _mm256_set1_ps(load_bf16(scales + 2 * (size_t)g));
+        const float bias = load_bf16(biases + 2 * (size_t)g);
+        for (uint32_t i = 0; i < n; i++) {
+            const float *xi = x[i] + (size_t)g * CPU_GROUP;
+            __m256 a = _mm256_mul_ps(w[0], _mm256_loadu_ps(xi)), b = _mm256_mul_ps(w[1], _mm256_loadu_ps(xi + 8));
+            for (uint32_t j = 2; j < 8; j += 2) {
+                a = _mm256_fmadd_ps(w[j], _mm256_loadu_ps(xi + 8 * j), a);
+                b = _mm256_fmadd_ps(w[j + 1], _mm256_loadu_ps(xi + 8 * j + 8), b);
+            }
+            total[i] = _mm256_fmadd_ps(scale, _mm256_add_ps(a, b), total[i]);
+            bias_part[i] += bias * sums[i][g];
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = sum8(total[i]) + bias_part[i];
+}
+
+/* Widens groups of one output, in the order of cpu_x: evens, then odds. */
+static void widen(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, uint32_t groups, float *out) {
+    for (uint32_t g = 0; g < groups; g++, codes += CPU_GROUP / 2, out += CPU_GROUP) {
+        const __m256 scale = _mm256_set1_ps(load_bf16(scales + 2 * (size_t)g)), bias = _mm256_set1_ps(load_bf16(biases + 2 * (size_t)g));
+        for (uint32_t j = 0; j < 4; j++) {
+            __m256 even, odd;
+            codes8(codes + 8 * j, &even, &odd);
+            _mm256_storeu_ps(out + 8 * j, _mm256_fmadd_ps(scale, even, bias));
+            _mm256_storeu_ps(out + 32 + 8 * j, _mm256_fmadd_ps(scale, odd, bias));
+        }
+    }
+}
+
+/* acc[i][0, 1] += two outputs × `rows` ≤ 4 rows of cols inputs */
+static inline void tile(const float *w, const float *const *x, uint32_t rows, uint32_t cols, float *const *acc) {
+    __m256 s[2][4];
+    for (uint32_t i = 0; i < 4; i++) s[0][i] = s[1][i] = _mm256_setzero_ps();
+    for (uint32_t k = 0; k < cols; k += 8) {
+        const __m256 w0 = _mm256_loadu_ps(w + k), w1 = _mm256_loadu_ps(w + BLOCK + k);
+        for (uint32_t i = 0; i < 4; i++) {
+            const __m256 xi = _mm256_loadu_ps(x[i] + k);
+            s[0][i] = _mm256_fmadd_ps(w0, xi, s[0][i]);
+            s[1][i] = _mm256_fmadd_ps(w1, xi, s[1][i]);
+        }
+    }
+    for (uint32_t i = 0; i < rows; i++) {
+        acc[i][0] += sum8(s[0][i]);
+        acc[i][1] += sum8(s[1][i]);
+    }
+}
+
+static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
+                        uint32_t n, bool q8, float *acc) {
+    (void)q8;
+    const uint64_t row_bytes = weight_row_bytes(m), groups = weight_row_groups(m), row = (uint64_t)which * m->rows + first;
+    const uint8_t *codes = m->codes + row * row_bytes, *scales = m->scales + row * groups * 2, *biases = m->biases + row * groups * 2;
+    if (n <= 3) {
+        const float *rows[3], *sums[3];
+        for (uint32_t i = 0; i < n; i++) {
+            const size_t r = list ? list[i] : i;
+            rows[i] = x->f32 + r * x->cols;
+            sums[i] = x->sum + r * x->groups;
+        }
+        for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += groups * 2, biases += groups * 2, acc++) {
+            if (n == 1)
+                gemv(codes, scales, biases, (uint32_t)groups, rows, sums, 1, acc);
+            else if (n == 2)
+                gemv(codes, scales, biases, (uint32_t)groups, rows, sums, 2, acc);
+            else
+                gemv(codes, scales, biases, (uint32_t)groups, rows, sums, 3, acc);
+        }
+        return;
+    }
+    memset(acc, 0, (size_t)n * CPU_PANEL * sizeof *acc);
+    float w[2 * BLOCK], unused[2];
+    for (uint32_t j = 0; j < count; j += 2) {
+        for (uint32_t k = 0; k < m->cols; k += BLOCK) {
+            const uint32_t cols = m->cols - k < BLOCK ? m->cols - k : BLOCK, g = k / CPU_GROUP;
+            for (uint32_t o = 0; o < 2; o++) {
+                const uint64_t at = j + o < count ? j + o : j; /* an odd last output is computed twice */
+                widen(codes + at * row_bytes + k / 2, scales + (at * groups + g) * 2, biases + (at * groups + g) * 2, cols / CPU_GROUP,
+                      w + o * BLOCK);
+            }
+            for (uint32_t i = 0; i < n; i += 4) {
+                const uint32_t rows = n - i < 4 ? n - i : 4;
+                const float *xs[4];
+                float *sums[4];
+                for (uint32_t r = 0; r < 4; r++) {
+                    const uint32_t at = i + (r < rows ? r : 0);
+                    xs[r] = x->f32 + (size_t)(list ? list[at] : at) * x->cols + k;
+                    sums[r] = r < rows ? acc + (size_t)at * CPU_PANEL + j : unused;
+                }
+                tile(w, xs, rows, cols, sums);
+            }
+        }
+    }
+}
+
+static void weight_row_avx2(const weight_mat *m, uint32_t which, uint32_t row, float *out) {
+    const uint64_t index = (uint64_t)which * m->rows + row, groups = weight_row_groups(m);
+    const uint8_t *codes = m->codes + index * weight_row_bytes(m);
+    if (m->bits == 16) {
+        uint32_t k = 0;
+        for (; k + 8 <= m->cols; k += 8) _mm256_storeu_ps(out + k, bf16x8(codes + 2 * (size_t)k));
+        for (; k < m->cols; k++) out[k] = load_bf16(codes + 2 * (size_t)k);
+        return;
+    }
+    for (uint64_t g = 0; g < groups; g++) {
+        const __m256 scale = _mm256_set1_ps(load_bf16(m->scales + (index * groups + g) * 2)),
+                     bias = _mm256_set1_ps(load_bf16(m->biases + (index * groups + g) * 2));
+        for (uint32_t i = 0; i < m->group; i += 16, out += 16) {
+            __m256 a, b;
+            if (m->bits == 8) {
+                a = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)codes)));
+                b = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + 8))));
+                codes += 16;
+            } else {
+                __m256 even, odd;
+                codes8(codes, &even, &odd);
+                const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+                a = _mm256_permute2f128_ps(low, high, 0x20);
+                b = _mm256_permute2f128_ps(low, high, 0x31);
+                codes += 8;
+            }
+            _mm256_storeu_ps(out, _mm256_fmadd_ps(scale, a, bias));
+            _mm256_storeu_ps(out + 8, _mm256_fmadd_ps(scale, b, bias));
+        }
+    }
+}
+
+static void prepare_f32_avx2(const float *x, uint32_t cols, float *f32, float *sum) {
+    const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
+    for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, f32 += CPU_GROUP) {
+        __m256 total = _mm256_setzero_ps();
+        for (uint32_t k = 0; k < 4; k++) {
+            const __m256 a = _mm256_loadu_ps(x + 16 * k), b = _mm256_loadu_ps(x + 16 * k + 8);
+            const __m256 even = _mm256_shuffle_ps(a, b, 0x88), odd = _mm256_shuffle_ps(a, b, 0xDD); /* lanes of 128 mixed: put right */
+            const __m256 e = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(_mm256_castps_si256(even), order)),
+                         o = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(_mm256_castps_si256(odd), order));
+            _mm256_storeu_ps(f32 + 8 * k, e);
+            _mm256_storeu_ps(f32 + 32 + 8 * k, o);
+            total = _mm256_add_ps(total, _mm256_add_ps(a, b));
+        }
+        sum[g] = sum8(total);
+    }
+}
+
+/* exp(x) for any x: 2^n · p(r), r = x − n ln 2, |r| ≤ 0.35; Taylor to degree 6 (relative error under 2e-7); 0 below −87, capped at 88. */
+static inline __m256 exp8(__m256 x) {
+    x = _mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(-87.3f)), _mm256_set1_ps(88.3f));
+    const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e4p-1f), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
+    __m256 p = _mm256_set1_ps(1.0f / 720);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+}
+
+static inline __m256 sigmoid8(__m256 x) {
+    const __m256 one = _mm256_set1_ps(1);
+    return _mm256_div_ps(one, _mm256_add_ps(one, exp8(_mm256_sub_ps(_mm256_setzero_ps(), x))));
+}
+
+static inline __m256 load_part(const float *p, uint32_t n) {
+    float t[8] = {0};
+    memcpy(t, p, n * sizeof *t);
+    return _mm256_loadu_ps(t);
+}
+
+static inline void store_part(float *p, uint32_t n, __m256 v) {
+    float t[8];
+    _mm256_storeu_ps(t, v);
+    memcpy(p, t, n * sizeof *t);
+}
+
+static void silu_mul_avx2(float *a, const float *b, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 x = _mm256_loadu_ps(a + i), y = _mm256_mul_ps(x, sigmoid8(x));
+        _mm256_storeu_ps(a + i, b ? _mm256_mul_ps(y, _mm256_loadu_ps(b + i)) : y);
+    }
+    if (i < n) {
+        const __m256 x = load_part(a + i, n - i), y = _mm256_mul_ps(x, sigmoid8(x));
+        store_part(a + i, n - i, b ? _mm256_mul_ps(y, load_part(b + i, n - i)) : y);
+    }
+}
+
+static void sigmoid_mul_avx2(float *a, const float *b, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(a + i, _mm256_mul_ps(_mm256_loadu_ps(a + i), sigmoid8(_mm256_loadu_ps(b + i))));
+    if (i < n) store_part(a + i, n - i, _mm256_mul_ps(load_part(a + i, n - i), sigmoid8(load_part(b + i, n - i))));
+}
+
+static float exp_sum_avx2(float *p, uint32_t n, float max) {
+    const __m256 m = _mm256_set1_ps(max);
+    __m256 total = _mm256_setzero_ps();
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(p + i), m));
+        _mm256_storeu_ps(p + i, e);
+        total = _mm256_add_ps(total, e);
+    }
+    float sum = sum8(total), t[8];
+    if (i < n) {
+        _mm256_storeu_ps(t, exp8(_mm256_sub_ps(load_part(p + i, n - i), m)));
+        for (uint32_t j = 0; i < n; i++, j++) sum += p[i] = t[j];
+    }
+    return sum;
+}
+
+/* 32 columns of the state (16 KB) at a time, so that they stay in L1 through all rows.  o = qᵀS_new = α qᵀS + (q·k) u, so one pass reads
+ * for both products and one pass writes. */
+static void delta_avx2(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
+                       const float *beta, float *out, size_t out_stride, uint32_t rows) {
+    for (uint32_t c = 0; c < D; c += 32) {
+        const float *from = src + c;
+        for (uint32_t t = 0; t < rows; t++, from = dst + c) {
+            const float *qt = q + (size_t)t * D, *kt = k + (size_t)t * D;
+            __m256 kv[4], qv[4];
+            for (uint32_t j = 0; j < 4; j++) kv[j] = qv[j] = _mm256_setzero_ps();
+            for (uint32_t i = 0; i < D; i++) {
+                const __m256 ki = _mm256_set1_ps(kt[i]), qi = _mm256_set1_ps(qt[i]);
+                for (uint32_t j = 0; j < 4; j++) {
+                    const __m256 s = _mm256_loadu_ps(from + (size_t)i * D + 8 * j);
+                    kv[j] = _mm256_fmadd_ps(ki, s, kv[j]);
+                    qv[j] = _mm256_fmadd_ps(qi, s, qv[j]);
+                }
+            }
+            const __m256 a = _mm256_set1_ps(alpha[t]), b = _mm256_set1_ps(beta[t]), qk = _mm256_set1_ps(dot_avx2(qt, kt, D));
+            for (uint32_t j = 0; j < 4; j++) {
+                kv[j] = _mm256_mul_ps(b, _mm256_fnmadd_ps(a, kv[j], _mm256_loadu_ps(v + t * v_stride + c + 8 * j)));
+                _mm256_storeu_ps(out + t * out_stride + c + 8 * j, _mm256_fmadd_ps(qk, kv[j], _mm256_mul_ps(a, qv[j])));
+            }
+            for (uint32_t i = 0; i < D; i++) {
+                const __m256 ki = _mm256_set1_ps(kt[i]);
+                for (uint32_t j = 0; j < 4; j++)
+                    _mm256_storeu_ps(dst + c + (size_t)i * D + 8 * j,
+                                     _mm256_fmadd_ps(ki, kv[j], _mm256_mul_ps(a, _mm256_loadu_ps(from + (size_t)i * D + 8 * j))));
+            }
+        }
+    }
+}
+
+static inline __m256 kv8(const void *row, calla_kv kv, uint32_t i) {
+    return kv == CALLA_KV_F32 ? _mm256_loadu_ps((const float *)row + i) : bf16x8((const uint16_t *)row + i);
+}
+
+static inline const void *kv_at(const void *base, calla_kv kv, size_t t) {
+    return (const uint8_t *)base + t * V * (kv == CALLA_KV_F32 ? 4 : 2);
+}
+
+/* `heads` ≤ 8 is a constant where these are called, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) void scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv,
+                                                         uint32_t n, float *out, size_t out_stride) {
+    for (uint32_t t = 0; t < n; t++) {
+        const void *row = kv_at(k, kv, t);
+        __m256 s[8];
+        for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_setzero_ps();
+        for (uint32_t i = 0; i < V; i += 8) {
+            const __m256 x = kv8(row, kv, i);
+            for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_fmadd_ps(x, _mm256_loadu_ps(q + j * q_stride + i), s[j]);
+        }
+        for (uint32_t j = 0; j < heads; j++) out[j * out_stride + t] = sum8(s[j]);
+    }
+}
+
+static inline __attribute__((always_inline)) void values(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv,
+                                                         uint32_t n, float *out) {
+    for (uint32_t i = 0; i < V; i += 8) {
+        __m256 s[8];
+        for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_loadu_ps(out + (size_t)j * V + i);
+        for (uint32_t t = 0; t < n; t++) {
+            const __m256 x = kv8(kv_at(v, kv, t), kv, i);
+            for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_fmadd_ps(_mm256_set1_ps(p[j * p_stride + t]), x, s[j]);
+        }
+        for (uint32_t j = 0; j < heads; j++) _mm256_storeu_ps(out + (size_t)j * V + i, s[j]);
+    }
+}
+
+static void attend_scores_avx2(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *out,
+                               size_t out_stride) {
+    for (; heads >= 8; heads -= 8, q += 8 * q_stride, out += 8 * out_stride) scores(q, q_stride, 8, k, kv, n, out, out_stride);
+    for (; heads >= 4; heads -= 4, q += 4 * q_stride, out += 4 * out_stride) scores(q, q_stride, 4, k, kv, n, out, out_stride);
+    for (; heads; heads--, q += q_stride, out += out_stride) scores(q, q_stride, 1, k, kv, n, out, out_stride);
+}
+
+static void attend_values_avx2(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out) {
+    for (; heads >= 8; heads -= 8, p += 8 * p_stride, out += 8 * V) values(p, p_stride, 8, v, kv, n, out);
+    for (; heads >= 4; heads -= 4, p += 4 * p_stride, out += 4 * V) values(p, p_stride, 4, v, kv, n, out);
+    for (; heads; heads--, p += p_stride, out += V) values(p, p_stride, 1, v, kv, n, out);
+}
+
+const cpu_kernels cpu_kernels_avx2 = {
+    .name = "avx2",
+    .has_q8 = false,
+    .linear = linear_avx2,
+    .weight_row = weight_row_avx2,
+    .dot = dot_avx2,
+    .prepare_f32 = prepare_f32_avx2,
+    .silu_mul = silu_mul_avx2,
+    .sigmoid_mul = sigmoid_mul_avx2,
+    .delta = delta_avx2,
+    .attend_scores = attend_scores_avx2,
+    .attend_values = attend_values_avx2,
+    .exp_sum = exp_sum_avx2,
+};

@@ -1,0 +1,9 @@
+/* vtables.h: the tables of the backends, for backend.c; each backend's own header keeps its struct to itself. */
+#ifndef CALLA_BACKEND_VTABLES_H
+#define CALLA_BACKEND_VTABLES_H
+
+#include "backend/backend.h"
+
+extern const backend_vtable cpu_vtable, ref_vtable;
+
+#endif
