@@ -40,7 +40,7 @@ static bool attach(json_object *parent, const char *key, json_object *value) {
 /* Builds the tree.  `key` holds the key whose value comes next; levels [depth] are the open objects and arrays, each owned by the
  * one before it and the first by *root. */
 static bool build(json_reader *r, buffer *key, buffer *number, json_object **root) {
-    json_object *levels[JSON_MAX_DEPTH + 1];
+    json_object *levels[JSON_MAX_DEPTH + 1] = {0};
     size_t depth = 0;
     for (;;) {
         const json_token token = json_next(r);

@@ -61,24 +61,34 @@ static calla_status detect_in_config(const char *path, const char *data, size_t 
     return status;
 }
 
-calla_status template_detect(const char *dir, template_kind *out, calla_error *err) {
-    *out = TEMPLATE_QWEN36;
-    char *jinja = path_join(dir, "chat_template.jinja"), *config = path_join(dir, "tokenizer_config.json"), *text = NULL;
+static calla_status detect_in_files(const char *dir, const char *jinja, const char *config, template_kind *out, calla_error *err) {
+    char *text = NULL;
     size_t n = 0;
     bool found = false;
-    calla_status status = jinja && config ? CALLA_OK : error_nomem(err, "a path");
-    if (!status && access(jinja, F_OK) == 0) {
+    calla_status status = CALLA_OK;
+    if (access(jinja, F_OK) == 0) {
         status = file_read(jinja, 1 << 20, &text, &n, err);
         if (!status) {
             *out = identify(jinja, text, n);
             found = true;
         }
-    } else if (!status && access(config, F_OK) == 0) {
+    } else if (access(config, F_OK) == 0) {
         status = file_read(config, 16 << 20, &text, &n, err);
         if (!status) status = detect_in_config(config, text, n, out, &found, err);
     }
     if (!status && !found) log_warn("%s: holds no chat template; the template of Qwen3.6 is used", dir);
     mem_free(text);
+    return status;
+}
+
+calla_status template_detect(const char *dir, template_kind *out, calla_error *err) {
+    *out = TEMPLATE_QWEN36;
+    char *jinja = path_join(dir, "chat_template.jinja"), *config = path_join(dir, "tokenizer_config.json");
+    calla_status status;
+    if (jinja && config)
+        status = detect_in_files(dir, jinja, config, out, err);
+    else
+        status = error_nomem(err, "a path");
     mem_free(jinja);
     mem_free(config);
     return status;

@@ -40,7 +40,7 @@ static int shortest_digits(double v, char digits[20], int *exponent) {
 
 /* float.__repr__: plain notation where the first digit's exponent is in -4 … 15, always with a point or an exponent. */
 void value_append_float(buffer *out, double v) {
-    char digits[20];
+    char digits[20] = "";
     int exponent;
     if (signbit(v)) buffer_append_char(out, '-');
     v = fabs(v);
