@@ -52,7 +52,7 @@ calla_generate_options sampling_options(uint32_t max_tokens, uint64_t seed) {
 
 calla_engine *open_engine(const char *dir, uint32_t context_tokens, uint32_t max_sequences, uint32_t batch_rows) {
     const calla_engine_options o = {
-        .model_dir = dir, .context_tokens = context_tokens, .max_sequences = max_sequences, .batch_rows = batch_rows};
+        .model_dir = dir, .device = "ref", .context_tokens = context_tokens, .max_sequences = max_sequences, .batch_rows = batch_rows};
     calla_engine *e = NULL;
     calla_error err = {0};
     calla_status status = calla_engine_open(&o, &e, &err);
