@@ -1,0 +1,340 @@
+/* test_cpu.c: every kernel table that this machine can run, against plain double arithmetic: random, wide-range and adversarial values,
+ * every tail length, memory guarded on both sides.  Tolerances grow with n · eps · Σ|a·b|; NaN fails.
+ *
+ * With CALLA_CPU set only that table is tested (and the test fails where the machine lacks it). */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/kernels.h"
+#include "backend/ref/ref.h"
+#include "base/float.h"
+#include "base/random.h"
+#include "support/guard.h"
+#include "unit.h"
+
+enum { MAX_COLS = 2048, MAX_ROWS = 40, WIDE = 20, MATRICES = 2 };
+
+static const cpu_kernels *k;
+static uint64_t random_state;
+static uint64_t next(void) { return random_mix(random_state += 0x9E3779B97F4A7C15u); }
+static float uniform(float range) { return ((float)(next() >> 40) * 0x1p-23f - 1) * range; }
+
+/* what: 0 random, 1 wide range, 2 equal values, 3 alternating signs, 4 mostly zero */
+static float value(int what, size_t i) {
+    switch (what) {
+    case 0: return uniform(1);
+    case 1: return uniform(1) * exp2f((float)(next() % 24) - 12);
+    case 2: return 0.37f;
+    case 3: return i % 2 ? -1.5f : 1.5f;
+    default: return next() % 16 ? 0 : uniform(4);
+    }
+}
+
+static void assert_close(double got, double want, double n, double magnitude) {
+    const double tolerance = (n + 8) * (double)FLT_EPSILON * magnitude + 1e-30;
+    if (!(fabs(got - want) <= tolerance)) {
+        print_error("%s: %.9g, expected %.9g within %.3g\n", k->name, got, want, tolerance);
+        fail();
+    }
+}
+
+typedef struct matrix {
+    weight_mat m;
+    uint8_t *codes, *scales, *biases;
+} matrix;
+
+static matrix new_matrix(uint32_t cols, uint32_t bits, uint32_t group, guard_side side) {
+    matrix x;
+    const size_t rows = (size_t)MATRICES * WIDE, groups = group ? cols / group : 0;
+    x.codes = guard_alloc(rows * cols * bits / 8, side);
+    x.scales = guard_alloc(rows * groups * 2 + 1, side);
+    x.biases = guard_alloc(rows * groups * 2 + 1, side);
+    if (side == GUARD_AFTER) x.scales++, x.biases++; /* odd addresses */
+    for (size_t i = 0; i < rows * cols * bits / 8; i++) x.codes[i] = (uint8_t)(next() % 8 ? next() : next() % 2 ? 0xFF : 0);
+    for (size_t i = 0; i < rows * groups; i++) {
+        const uint16_t s = float_to_bf16(uniform(0.05f)), b = float_to_bf16(uniform(0.3f));
+        memcpy(x.scales + 2 * i, &s, 2), memcpy(x.biases + 2 * i, &b, 2);
+    }
+    if (bits == 16)
+        for (size_t i = 0; i < rows * cols; i++) {
+            const uint16_t v = float_to_bf16(uniform(2));
+            memcpy(x.codes + 2 * i, &v, 2);
+        }
+    x.m = (weight_mat){x.codes, x.scales, x.biases, MATRICES, WIDE, cols, bits, group};
+    return x;
+}
+
+static cpu_x new_x(uint32_t cols, int what, guard_side side) {
+    cpu_x x = {.cols = cols, .rows = MAX_ROWS, .groups = cols / CPU_GROUP, .plain_stride = cols};
+    float *plain = guard_alloc((size_t)MAX_ROWS * cols * 4, side);
+    for (size_t i = 0; i < (size_t)MAX_ROWS * cols; i++) plain[i] = value(what, i);
+    x.plain = plain;
+    x.f32 = guard_alloc((size_t)MAX_ROWS * cols * 4, side);
+    x.q8 = guard_alloc((size_t)MAX_ROWS * cols, side);
+    x.scale = guard_alloc((size_t)MAX_ROWS * x.groups * 4, side);
+    x.sum = guard_alloc((size_t)MAX_ROWS * x.groups * 4, side);
+    return x;
+}
+
+/* The value of input i of a row as the kernels see it: exact, or as quantized. */
+static double seen(const cpu_x *x, uint32_t row, uint32_t i, bool q8) {
+    const uint32_t g = i / CPU_GROUP, in = i % CPU_GROUP, at = g * CPU_GROUP + in / 2 + in % 2 * (CPU_GROUP / 2);
+    return q8 ? (double)x->q8[(size_t)row * x->cols + at] * (double)x->scale[(size_t)row * x->groups + g]
+              : (double)x->f32[(size_t)row * x->cols + at];
+}
+
+static void check_linear(uint32_t cols, int what, bool q8, guard_side side) {
+    static double want[WIDE][MAX_ROWS], magnitude[WIDE][MAX_ROWS];
+    matrix w = new_matrix(cols, 4, CPU_GROUP, side);
+    cpu_x x = new_x(cols, what, side);
+    for (uint32_t r = 0; r < MAX_ROWS; r++) {
+        const size_t at = (size_t)r * cols, g = (size_t)r * x.groups;
+        if (q8)
+            k->prepare_q8(x.plain + at, cols, x.q8 + at, x.scale + g, x.sum + g);
+        else
+            k->prepare_f32(x.plain + at, cols, x.f32 + at, x.sum + g);
+    }
+    const uint32_t which = 1, offset = 3;
+    float row[MAX_COLS];
+    for (uint32_t o = 0; o < WIDE; o++) {
+        ref_weight_row(&w.m, which, o, row);
+        for (uint32_t r = 0; r < MAX_ROWS; r++) {
+            want[o][r] = magnitude[o][r] = 0;
+            for (uint32_t i = 0; i < cols; i++) {
+                const double p = (double)row[i] * seen(&x, r, i, q8);
+                want[o][r] += p;
+                /* code and bias are summed apart, so each counts for itself */
+                const double scale = (double)load_bf16(w.m.scales + (((size_t)which * WIDE + o) * x.groups + i / CPU_GROUP) * 2);
+                magnitude[o][r] += fabs(p) + 15 * fabs(scale * seen(&x, r, i, q8));
+            }
+        }
+    }
+    static const uint32_t ns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_ROWS};
+    uint32_t list[MAX_ROWS];
+    for (uint32_t i = 0; i < MAX_ROWS; i++) list[i] = (i * 7 + 3) % MAX_ROWS;
+    for (size_t c = 0; c < sizeof ns / sizeof *ns; c++) {
+        const uint32_t n = ns[c];
+        float *acc = guard_alloc((size_t)n * CPU_PANEL * 4, side);
+        for (uint32_t count = 1; count <= CPU_PANEL; count += count < 3 ? 1 : 13)
+            for (int listed = 0; listed < 2; listed++) {
+                k->linear(&w.m, which, offset, count, &x, listed ? list : NULL, n, q8, acc);
+                for (uint32_t i = 0; i < n; i++)
+                    for (uint32_t j = 0; j < count; j++) {
+                        const uint32_t r = listed ? list[i] : i;
+                        assert_close((double)acc[(size_t)i * CPU_PANEL + j], want[offset + j][r], cols, magnitude[offset + j][r]);
+                    }
+            }
+    }
+    guard_free_all();
+}
+
+static void test_linear(void **state) {
+    (void)state;
+    static const uint32_t cols[] = {64, 128, 192, 512, 1088, 2048};
+    for (size_t c = 0; c < sizeof cols / sizeof *cols; c++)
+        for (int what = 0; what < 5; what++) {
+            check_linear(cols[c], what, false, what % 2 ? GUARD_AFTER : GUARD_BEFORE);
+            if (k->has_q8) check_linear(cols[c], what, true, what % 2 ? GUARD_BEFORE : GUARD_AFTER);
+        }
+}
+
+static void test_weight_row(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t bits, group, cols;
+    } forms[] = {{4, 32, 96}, {4, 64, 192}, {4, 128, 384}, {8, 32, 96}, {8, 64, 192}, {8, 128, 384}, {16, 0, 8}, {16, 0, 77}, {16, 0, 192}};
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+        for (int side = 0; side < 2; side++) {
+            const uint32_t cols = forms[f].cols;
+            matrix w = new_matrix(cols, forms[f].bits, forms[f].group, side ? GUARD_AFTER : GUARD_BEFORE);
+            float *got = guard_alloc(cols * 4, side ? GUARD_AFTER : GUARD_BEFORE), want[MAX_COLS];
+            for (uint32_t r = 0; r < WIDE; r++) {
+                ref_weight_row(&w.m, 1, r, want);
+                k->weight_row(&w.m, 1, r, got);
+                for (uint32_t i = 0; i < cols; i++)
+                    assert_close((double)got[i], (double)want[i], 1, fabs((double)want[i]) + 13); /* |scale · code| < 13 */
+            }
+            guard_free_all();
+        }
+}
+
+static void test_dot(void **state) {
+    (void)state;
+    for (uint32_t n = 0; n <= 300; n++)
+        for (int what = 0; what < 5; what++) {
+            float *a = guard_alloc(n * 4 + 4, GUARD_AFTER), *b = guard_alloc(n * 4 + 4, GUARD_AFTER);
+            a++, b++; /* exactly n floats up to the guard */
+            double want = 0, magnitude = 0;
+            for (uint32_t i = 0; i < n; i++) {
+                a[i] = value(what, i), b[i] = value((what + 1) % 5, i);
+                want += (double)a[i] * b[i], magnitude += fabs((double)a[i] * b[i]);
+            }
+            assert_close((double)k->dot(a, b, n), want, n, magnitude);
+            guard_free_all();
+        }
+}
+
+static void test_prepare(void **state) {
+    (void)state;
+    for (int what = 0; what < 5; what++) {
+        const uint32_t cols = 320;
+        cpu_x x = new_x(cols, what, GUARD_AFTER);
+        k->prepare_f32(x.plain, cols, x.f32, x.sum);
+        for (uint32_t g = 0; g < x.groups; g++) {
+            double sum = 0, magnitude = 0;
+            for (uint32_t i = g * CPU_GROUP; i < (g + 1) * CPU_GROUP; i++) {
+                assert_true(seen(&x, 0, i, false) == (double)x.plain[i]);
+                sum += (double)x.plain[i], magnitude += fabs((double)x.plain[i]);
+            }
+            assert_close((double)x.sum[g], sum, CPU_GROUP, magnitude);
+        }
+        if (k->has_q8) {
+            k->prepare_q8(x.plain, cols, x.q8, x.scale, x.sum);
+            for (uint32_t g = 0; g < x.groups; g++) {
+                double sum = 0, magnitude = 0;
+                for (uint32_t i = g * CPU_GROUP; i < (g + 1) * CPU_GROUP; i++) {
+                    assert_true(fabs(seen(&x, 0, i, true) - (double)x.plain[i]) <= 0.5001 * (double)x.scale[g]);
+                    sum += seen(&x, 0, i, true), magnitude += fabs(seen(&x, 0, i, true));
+                }
+                assert_close((double)x.sum[g], sum, CPU_GROUP, magnitude);
+            }
+        }
+        guard_free_all();
+    }
+}
+
+static void test_activations(void **state) {
+    (void)state;
+    static const float extremes[] = {0, -0.0f, 1e-30f, -1e-30f, 30, -30, 87, -87, 89, -89, 1000, -1000, 3e38f, -3e38f};
+    for (uint32_t n = 1; n <= 70; n++) {
+        float *a = guard_alloc(n * 4, GUARD_AFTER), *b = guard_alloc(n * 4, GUARD_AFTER), before[70];
+        for (int form = 0; form < 3; form++) {
+            for (uint32_t i = 0; i < n; i++) {
+                before[i] = a[i] = next() % 3 ? uniform(20) : extremes[next() % 14];
+                b[i] = form == 2 ? a[i] : uniform(3);
+                if (form == 2) before[i] = a[i] = uniform(3);
+            }
+            if (form == 0) k->silu_mul(a, NULL, n);
+            if (form == 1) k->silu_mul(a, b, n);
+            if (form == 2) k->sigmoid_mul(a, b, n);
+            for (uint32_t i = 0; i < n; i++) {
+                const double x = (double)before[i], s = 1 / (1 + exp(-(form == 2 ? (double)b[i] : x))),
+                             want = x * s * (form == 1 ? (double)b[i] : 1);
+                if (fabs(want) > (double)FLT_MAX)
+                    assert_true(isinf(a[i]));
+                else
+                    assert_close((double)a[i], want, 8, fabs(want) + 1e-30);
+            }
+        }
+        float max = -INFINITY;
+        double sum = 0;
+        for (uint32_t i = 0; i < n; i++) before[i] = a[i] = i % 5 == 4 ? -200 : uniform(30), max = a[i] > max ? a[i] : max;
+        const float got = k->exp_sum(a, n, max);
+        for (uint32_t i = 0; i < n; i++) {
+            const double want = exp((double)(before[i] - max));
+            assert_true(fabs((double)a[i] - want) <= 1e-6 * want + 1e-37);
+            sum += want;
+        }
+        assert_close((double)got, sum, n + 8, sum);
+        guard_free_all();
+    }
+}
+
+static void test_delta(void **state) {
+    (void)state;
+    enum { D = GDN_HEAD_DIM, ROWS = 5, STRIDE = D + 3 };
+    for (uint32_t rows = 1; rows <= ROWS; rows++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            static double S[D][D];
+            float *src = guard_alloc(D * D * 4, GUARD_AFTER), *dst = in_place ? src : guard_alloc(D * D * 4, GUARD_AFTER),
+                  *q = guard_alloc(rows * D * 4, GUARD_AFTER), *kk = guard_alloc(rows * D * 4, GUARD_AFTER),
+                  *v = guard_alloc(((rows - 1) * STRIDE + D) * 4, GUARD_AFTER),
+                  *out = guard_alloc(((rows - 1) * STRIDE + D) * 4, GUARD_AFTER), alpha[ROWS], beta[ROWS];
+            for (int i = 0; i < D * D; i++) S[i / D][i % D] = (double)(src[i] = uniform(1));
+            for (uint32_t i = 0; i < rows * D; i++) q[i] = uniform(0.15f), kk[i] = uniform(0.15f);
+            for (uint32_t i = 0; i < (rows - 1) * STRIDE + D; i++) v[i] = uniform(1);
+            for (uint32_t t = 0; t < rows; t++) alpha[t] = 0.9f + uniform(0.1f), beta[t] = 0.5f + uniform(0.5f);
+            k->delta(src, dst, q, kk, v, STRIDE, alpha, beta, out, STRIDE, rows);
+            for (uint32_t t = 0; t < rows; t++)
+                for (int j = 0; j < D; j++) {
+                    double kv = 0, o = 0, magnitude = 0;
+                    for (int i = 0; i < D; i++) kv += (double)kk[t * D + i] * (S[i][j] *= (double)alpha[t]);
+                    const double u = (double)beta[t] * ((double)v[t * STRIDE + j] - kv);
+                    for (int i = 0; i < D; i++) {
+                        S[i][j] += (double)kk[t * D + i] * u;
+                        o += (double)q[t * D + i] * S[i][j], magnitude += fabs((double)q[t * D + i] * S[i][j]);
+                    }
+                    assert_close((double)out[t * STRIDE + j], o, 2 * D, magnitude + 1);
+                }
+            for (int i = 0; i < D * D; i++) assert_close((double)dst[i], S[i / D][i % D], 2 * D, fabs(S[i / D][i % D]) + 1);
+            guard_free_all();
+        }
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    enum { D = HEAD_DIM, HEADS = 13, N = 19 };
+    for (int type = 0; type < 2; type++)
+        for (uint32_t heads = 1; heads <= HEADS; heads += heads < 5 ? 1 : 4)
+            for (uint32_t n = 1; n <= N; n += 3) {
+                const calla_kv kv = type ? CALLA_KV_F32 : CALLA_KV_BF16;
+                const size_t size = type ? 4 : 2, q_stride = 2 * D, stride = N + 1;
+                uint8_t *rows = guard_alloc(n * D * size, GUARD_AFTER);
+                float *q = guard_alloc(((heads - 1) * q_stride + D) * 4, GUARD_AFTER),
+                      *p = guard_alloc(((heads - 1) * stride + n) * 4, GUARD_AFTER), *out = guard_alloc((size_t)heads * D * 4, GUARD_AFTER);
+                static double x[N][D], before[HEADS][D];
+                for (uint32_t t = 0; t < n; t++)
+                    for (uint32_t i = 0; i < D; i++) {
+                        const float f = uniform(1);
+                        const uint16_t h = float_to_bf16(f);
+                        x[t][i] = (double)(type ? f : float_from_bf16(h));
+                        memcpy(rows + ((size_t)t * D + i) * size, type ? (const void *)&f : (const void *)&h, size);
+                    }
+                for (size_t i = 0; i < (heads - 1) * q_stride + D; i++) q[i] = uniform(1);
+                k->attend_scores(q, q_stride, heads, rows, kv, n, p, stride);
+                for (uint32_t h = 0; h < heads; h++)
+                    for (uint32_t t = 0; t < n; t++) {
+                        double want = 0, magnitude = 0;
+                        for (uint32_t i = 0; i < D; i++)
+                            want += (double)q[h * q_stride + i] * x[t][i], magnitude += fabs((double)q[h * q_stride + i] * x[t][i]);
+                        assert_close((double)p[h * stride + t], want, D, magnitude);
+                    }
+                for (uint32_t h = 0; h < heads; h++)
+                    for (uint32_t i = 0; i < D; i++) before[h][i] = (double)(out[(size_t)h * D + i] = uniform(1));
+                k->attend_values(p, stride, heads, rows, kv, n, out);
+                for (uint32_t h = 0; h < heads; h++)
+                    for (uint32_t i = 0; i < D; i++) {
+                        double want = before[h][i], magnitude = fabs(want);
+                        for (uint32_t t = 0; t < n; t++)
+                            want += (double)p[h * stride + t] * x[t][i], magnitude += fabs((double)p[h * stride + t] * x[t][i]);
+                        assert_close((double)out[(size_t)h * D + i], want, n, magnitude);
+                    }
+                guard_free_all();
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear),    cmocka_unit_test(test_weight_row),  cmocka_unit_test(test_dot),
+        cmocka_unit_test(test_prepare),   cmocka_unit_test(test_activations), cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_attention),
+    };
+    const cpu_kernels *found[CPU_MAX_TABLES];
+    const size_t n = cpu_kernels_available(found);
+    calla_error err;
+    const cpu_kernels *only = cpu_kernels_pick(&err);
+    if (!only) return fprintf(stderr, "%s\n", err.message), 1;
+    const char *named = getenv("CALLA_CPU");
+    int failed = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (named && *named && found[i] != only) continue;
+        k = found[i];
+        random_state = 1;
+        print_message("table %s\n", k->name);
+        failed += cmocka_run_group_tests_name(k->name, tests, NULL, NULL);
+    }
+    return failed;
+}
