@@ -16,8 +16,11 @@ static transcript alone[JOBS], together[JOBS];
 static void pause_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
 
 static calla_engine *open_with_pages(uint32_t context_tokens, uint32_t max_sequences, uint32_t pages) {
-    const calla_engine_options o = {
-        .model_dir = test_data("checkpoints/tiny-a"), .context_tokens = context_tokens, .max_sequences = max_sequences, .batch_rows = 64};
+    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
+                                    .device = "ref",
+                                    .context_tokens = context_tokens,
+                                    .max_sequences = max_sequences,
+                                    .batch_rows = 64};
     calla_engine *e = NULL;
     calla_error err = {0};
     if (engine_open_on(&o, NULL, pages * 256, &e, &err)) fail_msg("%s", err.message);
