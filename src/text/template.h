@@ -12,9 +12,9 @@ typedef enum template_kind { TEMPLATE_QWEN36, TEMPLATE_QWEN35 } template_kind;
 calla_status template_detect(const char *dir, template_kind *out, calla_error *err);
 
 typedef struct template_request {
-    json_object *messages;     /* array */
-    json_object *tools;        /* array or NULL */
-    bool thinking;             /* enable_thinking, true unless the request says false */
+    json_object *messages; /* array */
+    json_object *tools;    /* array or NULL */
+    bool thinking;         /* enable_thinking, true unless the request says false */
     bool preserve_thinking;
     bool no_generation_prompt; /* add_generation_prompt false */
     bool vision_ids;           /* add_vision_id: pictures and videos are numbered */
