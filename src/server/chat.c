@@ -254,6 +254,7 @@ static void start(chat_completion *chat) {
     calla_error err = {0};
     if (!chat->request.has_seed) chat->request.sampling.seed = entropy_u64();
     chat->live = chat->request.n;
+    chat->connection->reply.proceed = on_proceed; /* not before: until then the chat may be the worker's */
     for (uint32_t i = 0; i < chat->request.n; i++)
         if (!start_choice(chat, i, &err)) {
             fail_with(chat, &err);
@@ -324,7 +325,6 @@ void chat_handle(connection *c) {
     s->n_chats++;
     chat->body = http_reader_take_body(&c->reader);
     c->reply.gone = on_gone;
-    c->reply.proceed = on_proceed;
     c->reply.user = chat;
     if (chat->body.n > WORKER_BYTES) {
         chat->task.run = prepare;

@@ -198,6 +198,7 @@ void server_stop(server *s) { event_active(s->stop, EV_READ, 0); }
 
 void server_close(server *s) {
     if (!s) return;
+    s->draining = false; /* the loop has ended: nothing is left to be told so */
     if (s->listener) evconnlistener_free(s->listener);
     s->listener = NULL;
     while (s->connections) connection_kill(s->connections);
