@@ -116,6 +116,8 @@ static void repeat(char *text, size_t n, const char *piece, size_t n_piece) {
     for (size_t i = 0; i < n; i++) text[i] = piece[i % n_piece];
 }
 
+static double least(double a, double b) { return a < b ? a : b; }
+
 /* One word of 2 MB must cost about twice as much as one of 1 MB. */
 static void test_time_grows_with_length(void **state) {
     (void)state;
@@ -139,7 +141,12 @@ static void test_time_grows_with_length(void **state) {
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         const size_t n = (size_t)MB / words[i].n * words[i].n;
         repeat(text, 2 * n, words[i].piece, words[i].n);
-        const double one = encode_seconds(opened[0], text, n, 6), two = encode_seconds(opened[0], text, 2 * n, 6);
+        /* Measured again if a busy machine got in the way; a quadratic encoder would never pass. */
+        double one = 1e9, two = 1e9;
+        for (int attempt = 0; attempt < 3 && (!attempt || two > 3 * one); attempt++) {
+            one = least(one, encode_seconds(opened[0], text, n, 6));
+            two = least(two, encode_seconds(opened[0], text, 2 * n, 6));
+        }
         printf("%-20s 1 MB %.3f s, 2 MB %.3f s: %.2f times, %.1f MB/s\n", words[i].name, one, two, two / one, 2e-6 * (double)n / two);
         assert_true(two <= 3 * one);
     }

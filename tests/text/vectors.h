@@ -11,7 +11,7 @@ json_object *vectors_read(const char *path);
  * difference.  decoded NULL: not compared. */
 bool vector_holds(const tokenizer *t, const char *name, json_object *text, json_object *ids, json_object *decoded);
 
-/* Seconds of CPU time that encoding takes, the best of several runs. */
+/* Seconds of CPU time that encoding takes, the best of several runs; of fewer where sanitizers make it slow. */
 double encode_seconds(const tokenizer *t, const char *text, size_t n, int runs);
 
 double cpu_seconds(void);
