@@ -16,7 +16,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { MAX_SEEDS = 1024, MAX_SEED_BYTES = 1 << 20 };
 
-static struct { char *data; size_t n; } seed[MAX_SEEDS];
+static struct {
+    char *data;
+    size_t n;
+} seed[MAX_SEEDS];
 static size_t seeds;
 static uint64_t state;
 
@@ -36,11 +39,28 @@ static size_t mutate(const char *from, size_t n, uint8_t *out, size_t cap) {
     for (uint64_t edits = 1 + next() % 4; edits--;) {
         size_t at = n ? next() % n : 0;
         switch (next() % 6) {
-        case 0: if (n) out[at] = (uint8_t)next(); break;
-        case 1: if (n) out[at] ^= (uint8_t)(1u << next() % 8); break;
-        case 2: if (n) n = at; break;
-        case 3: if (n && n < cap) { memmove(out + at + 1, out + at, n - at); out[at] = (uint8_t)next(); n++; } break;
-        case 4: if (n) { memmove(out + at, out + at + 1, n - at - 1); n--; } break;
+        case 0:
+            if (n) out[at] = (uint8_t)next();
+            break;
+        case 1:
+            if (n) out[at] ^= (uint8_t)(1u << next() % 8);
+            break;
+        case 2:
+            if (n) n = at;
+            break;
+        case 3:
+            if (n && n < cap) {
+                memmove(out + at + 1, out + at, n - at);
+                out[at] = (uint8_t)next();
+                n++;
+            }
+            break;
+        case 4:
+            if (n) {
+                memmove(out + at, out + at + 1, n - at - 1);
+                n--;
+            }
+            break;
         default: { /* a piece of another seed */
             size_t other = next() % seeds, len = seed[other].n ? 1 + next() % (seed[other].n < 32 ? seed[other].n : 32) : 0;
             size_t src = len ? next() % (seed[other].n - len + 1) : 0;
@@ -63,7 +83,8 @@ int main(int argc, char **argv) {
         if (e->d_name[0] == '.') continue;
         calla_error err;
         char *path = path_join(argv[1], e->d_name);
-        if (!path || file_read(path, MAX_SEED_BYTES, &seed[seeds].data, &seed[seeds].n, &err)) return fprintf(stderr, "%s\n", err.message), 1;
+        if (!path || file_read(path, MAX_SEED_BYTES, &seed[seeds].data, &seed[seeds].n, &err))
+            return fprintf(stderr, "%s\n", err.message), 1;
         mem_free(path);
         seeds++;
     }

@@ -21,7 +21,8 @@ rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences
                        .batch_rows = rows,
                        .max_segments = sequences,
                        .max_wanted = rows,
-                       .fast = getenv("CALLA_TEST_FAST") != NULL, .sequences = sequences,
+                       .fast = getenv("CALLA_TEST_FAST") != NULL,
+                       .sequences = sequences,
                        .kv_tokens = sequences * (tokens + KV_PAGE_TOKENS),
                        .kv = kv};
     must(model_open(r.w, &o, &r.m, &err), &err);
