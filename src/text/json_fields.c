@@ -11,7 +11,7 @@ calla_status json_unexpected(json_source *s, json_token token, const char *where
         if (s->reader.scratch.failed) return error_nomem(s->err, s->file);
         return error_set(s->err, CALLA_E_FORMAT, "%s: not JSON: %s", s->file, s->reader.error);
     }
-    return error_set(s->err, CALLA_E_FORMAT, "%s: %s is not %s (byte %zu)", s->file, where, expected, s->reader.at);
+    return error_set(s->err, CALLA_E_FORMAT, "%s: %s is not %s (byte %zu)", s->file, *where ? where : "the file", expected, s->reader.at);
 }
 
 size_t json_cut(const char *s, size_t n, size_t max) {
@@ -44,8 +44,8 @@ static bool is_allowed(const char *allowed, const char *value) {
 }
 
 static calla_status refuse_value(json_source *s, const char *where, const char *name, const char *value, const char *allowed) {
-    return error_set(s->err, CALLA_E_UNSUPPORTED, "%s: %s.%s is %s, and calla implements only %s: use the model's own file", s->file, where,
-                     name, *value ? value : "an object or array", allowed);
+    return error_set(s->err, CALLA_E_UNSUPPORTED, "%s: %s%s%s is %s, and calla implements only %s: use the model's own file", s->file,
+                     where, *where ? "." : "", name, *value ? value : "an object or array", allowed);
 }
 
 static calla_status read_field(const json_fields *f, const json_field *field, void *user, json_source *s) {
@@ -64,8 +64,8 @@ static calla_status read_unknown(const json_fields *f, const char *name, json_so
     const json_token token = json_next(&s->reader);
     if (token == JSON_ERROR) return json_unexpected(s, token, name, "a value");
     if (!f->open && token != JSON_NULL && token != JSON_FALSE)
-        return error_set(s->err, CALLA_E_UNSUPPORTED, "%s: %s.%s is unknown to calla and may change the result: use the model's own file",
-                         s->file, f->where, name);
+        return error_set(s->err, CALLA_E_UNSUPPORTED, "%s: %s%s%s is unknown to calla and may change the result: use the model's own file",
+                         s->file, f->where, *f->where ? "." : "", name);
     return json_skip(&s->reader, token) ? CALLA_OK : json_unexpected(s, JSON_ERROR, name, "a value");
 }
 
@@ -78,7 +78,8 @@ calla_status json_read_fields(const json_fields *f, void *user, json_source *s, 
         snprintf(name, sizeof name, "%.*s", (int)json_cut(s->reader.text, n, sizeof name - 1), s->reader.text);
         size_t i = 0;
         while (i < f->n && (strlen(f->fields[i].name) != n || strcmp(f->fields[i].name, name) != 0)) i++;
-        if (i < f->n && seen >> i & 1) return error_set(s->err, CALLA_E_FORMAT, "%s: %s.%s stands twice", s->file, f->where, name);
+        if (i < f->n && seen >> i & 1)
+            return error_set(s->err, CALLA_E_FORMAT, "%s: %s%s%s stands twice", s->file, f->where, *f->where ? "." : "", name);
         if (i < f->n) seen |= UINT32_C(1) << i;
         const calla_status status = i < f->n ? read_field(f, &f->fields[i], user, s) : read_unknown(f, name, s);
         if (status) return status;
@@ -86,7 +87,7 @@ calla_status json_read_fields(const json_fields *f, void *user, json_source *s, 
     if (token != JSON_OBJECT_END) return json_unexpected(s, token, f->where, "an object");
     for (size_t i = 0; i < f->n; i++) {
         if (f->fields[i].required && !(seen >> i & 1))
-            return error_set(s->err, CALLA_E_FORMAT, "%s: %s.%s is missing", s->file, f->where, f->fields[i].name);
+            return error_set(s->err, CALLA_E_FORMAT, "%s: %s%s%s is missing", s->file, f->where, *f->where ? "." : "", f->fields[i].name);
     }
     return CALLA_OK;
 }

@@ -24,7 +24,7 @@ typedef struct json_field {
 } json_field;
 
 typedef struct json_fields {
-    const char *where;        /* the object's place in the file, such as "model" */
+    const char *where;        /* the object's place in the file, such as "model"; "": the file itself */
     const json_field *fields; /* [n], n <= 32 */
     size_t n;
     bool open; /* unknown fields are skipped; else they must be null or false, which is what an option that is off looks like */

@@ -119,7 +119,7 @@ static const json_field json_file_fields[] = {
     {"decoder", true, NULL, load_decoder},
     {"model", true, NULL, load_model},
 };
-static const json_fields json_file = FIELDS("the file", json_file_fields);
+static const json_fields json_file = FIELDS("", json_file_fields);
 
 static calla_status load_stop_content(void *user, json_source *s, json_token token) {
     loader *l = user;
@@ -145,7 +145,7 @@ static const json_field config_file_fields[] = {
     {"split_special_tokens", false, "false|null", NULL},
     {"clean_up_tokenization_spaces", false, "false|null", NULL},
 };
-static const json_fields config_file = {"the file", config_file_fields, COUNT(config_file_fields), true};
+static const json_fields config_file = {"", config_file_fields, COUNT(config_file_fields), true};
 
 static calla_status read_file(loader *l, const json_fields *fields, json_source *s) {
     calla_status status = json_read_fields(fields, l, s, json_next(&s->reader));
