@@ -28,7 +28,8 @@ typedef struct sample_bias {
 } sample_bias;
 
 /* How to pick a token from one row of logits.  Order: repetition penalty, presence and frequency penalties, bias, mask, temperature,
- * top-k, top-p, min-p; candidates sorted by logit, then lowest id; inverse CDF in float32 of random_uniform(seed, choice, position).
+ * top-k, top-p, min-p; candidates sorted by logit, then lowest id; inverse CDF of random_uniform(seed, choice, position) over float32
+ * weights whose sums are exact, so that the order of adding does not matter: backend/ref/sample.h says how.
  * Ids at or above `tokens` (padding rows) are never picked. */
 typedef struct sample_request {
     uint32_t tokens;            /* real vocabulary */

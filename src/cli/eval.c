@@ -16,6 +16,7 @@ static calla_status score(const options *o, const calla_ids *ids, scores *s, cal
     calla_status status = cli_engine_options(o, &eo, err);
     if (status != CALLA_OK) return status;
     eo.max_sequences = 1;
+    eo.ids_only = true;
     if (!eo.context_tokens) eo.context_tokens = (uint32_t)ids->n;
     calla_engine *engine = NULL;
     status = calla_engine_open(&eo, &engine, err);

@@ -57,7 +57,7 @@ static calla_status open_parts(calla_engine *e, const calla_engine_options *o, c
     model_options mo;
     uint32_t context_tokens;
     calla_status status = weights_open(dir, &e->w, err);
-    if (!status) status = folder_open_text(e->w, &e->text, err);
+    if (!status && !o->ids_only) status = folder_open_text(e->w, &e->text, err);
     if (!status) status = folder_model_options(o, vt, &e->w->shape, &mo, &context_tokens, err);
     if (status) return status;
     if (kv_tokens) mo.kv_tokens = kv_tokens;

@@ -71,7 +71,7 @@ struct calla_session {
 struct calla_engine {
     weights *w;
     model *m;
-    calla_text *text; /* NULL when the folder has no tokenizer.json */
+    calla_text *text; /* NULL with options.ids_only */
     calla_engine_info info;
     int32_t stop_ids[MAX_STOP_IDS + 1]; /* of the weights' configs, and the tokenizer's */
     uint32_t n_stop_ids;
@@ -129,7 +129,7 @@ calla_sampling sampling_from_defaults(const sampling_defaults *d);
 
 /* Stop ids of the weights' configs and of the tokenizer (text may be NULL), without repeats: how many. */
 uint32_t folder_stop_ids(const weights *w, const calla_text *text, int32_t *out /* [MAX_STOP_IDS + 1] */);
-/* Opens tokenizer and template; *out is NULL if there is no tokenizer.json.  Checks that its ids fit the embedding. */
+/* Opens tokenizer and template, and checks that the ids fit the embedding. */
 calla_status folder_open_text(const weights *w, calla_text **out, calla_error *err);
 /* The last part of the folder's path. */
 void folder_name(const char *dir, char *out, size_t size);

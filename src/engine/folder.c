@@ -1,11 +1,7 @@
 /* folder.c: what a model folder and the caller's options come to: tokenizer, stop ids, sizes of the model. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/map.h"
-#include "base/memory.h"
 #include "engine/engine.h"
 
 static uint32_t add_stop_id(int32_t *ids, uint32_t n, int32_t id) {
@@ -24,12 +20,6 @@ uint32_t folder_stop_ids(const weights *w, const calla_text *text, int32_t *out)
 
 calla_status folder_open_text(const weights *w, calla_text **out, calla_error *err) {
     *out = NULL;
-    char *path = path_join(w->dir, "tokenizer.json");
-    if (!path) return error_nomem(err, "the path of tokenizer.json");
-    bool present = access(path, F_OK) == 0;
-    if (!present) log_warn("%s is missing: the model takes and gives token ids only", path);
-    mem_free(path);
-    if (!present) return CALLA_OK;
     calla_text *text = NULL;
     calla_status status = calla_text_open(w->dir, &text, err);
     if (status) return status;

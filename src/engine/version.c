@@ -17,7 +17,7 @@ static void join_names(void) {
         size_t used = strlen(names), need = strlen(backend_list[i]->name) + (i > 0);
         if (used + need >= sizeof names) return;
         if (i > 0) names[used++] = ',';
-        strcpy(names + used, backend_list[i]->name);
+        memcpy(names + used, backend_list[i]->name, strlen(backend_list[i]->name) + 1);
     }
 }
 

@@ -26,7 +26,7 @@ static const sample_result *no_sample(backend *b, uint32_t sample) {
 
 static calla_engine *open_on(const backend_vtable *vt) {
     const calla_engine_options o = {
-        .model_dir = test_data("checkpoints/tiny-a"), .context_tokens = 300, .max_sequences = 2, .batch_rows = 16};
+        .model_dir = test_data("checkpoints/tiny-a"), .ids_only = true, .context_tokens = 300, .max_sequences = 2, .batch_rows = 16};
     calla_engine *e = NULL;
     calla_error err = {0};
     if (engine_open_on(&o, vt, 0, &e, &err)) fail_msg("%s", err.message);

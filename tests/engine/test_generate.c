@@ -80,7 +80,7 @@ static void test_info(void **state) {
     assert_non_null(calla_engine_text(pocket));
     calla_engine_get_info(tiny, &info);
     assert_string_equal(info.model_name, "tiny-a");
-    assert_null(calla_engine_text(tiny)); /* a folder without tokenizer.json: ids in, ids out */
+    assert_null(calla_engine_text(tiny)); /* ids_only */
     assert_int_equal(info.vocabulary, 320);
 }
 
@@ -293,12 +293,12 @@ static void test_open_arguments(void **state) {
         calla_status status;
         const char *says;
     } bad[] = {
-        {{.model_dir = dir, .device = "abacus"}, CALLA_E_ARGUMENT, "abacus"},
-        {{.model_dir = dir, .context_tokens = 262145}, CALLA_E_ARGUMENT, "262144"},
-        {{.model_dir = dir, .max_sequences = 100000}, CALLA_E_ARGUMENT, "sequences"},
-        {{.model_dir = dir, .max_sequences = 8, .batch_rows = 7}, CALLA_E_ARGUMENT, "batch rows"},
-        {{.model_dir = dir, .kv = (calla_kv)7}, CALLA_E_ARGUMENT, "kv"},
+        {{.model_dir = dir, .ids_only = true, .device = "abacus"}, CALLA_E_ARGUMENT, "abacus"},
+        {{.model_dir = dir, .ids_only = true, .context_tokens = 262145}, CALLA_E_ARGUMENT, "262144"},
+        {{.model_dir = dir, .ids_only = true, .max_sequences = 100000}, CALLA_E_ARGUMENT, "sequences"},
+        {{.model_dir = dir, .ids_only = true, .max_sequences = 8, .batch_rows = 7}, CALLA_E_ARGUMENT, "batch rows"},
         {{.model_dir = "/nowhere/at/all"}, CALLA_E_IO, "/nowhere/at/all"},
+        {{.model_dir = dir}, CALLA_E_IO, "tokenizer.json"}, /* it has none: with ids_only only */
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         calla_engine *e = tiny;
@@ -311,8 +311,9 @@ static void test_open_arguments(void **state) {
 
 static int open_engines(void **state) {
     (void)state;
-    pocket = open_engine(test_models("pocket"), 4096, 2, 256);
-    tiny = open_engine(test_data("checkpoints/tiny-a"), 512, 1, 64);
+    const calla_engine_options o = {.model_dir = test_models("pocket"), .context_tokens = 4096, .max_sequences = 2};
+    if (calla_engine_open(&o, &pocket, NULL)) return -1;
+    tiny = open_tiny(512, 1, 64);
     return 0;
 }
 

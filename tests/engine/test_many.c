@@ -18,6 +18,7 @@ static void pause_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 100
 static calla_engine *open_with_pages(uint32_t context_tokens, uint32_t max_sequences, uint32_t pages) {
     const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
                                     .device = "ref",
+                                    .ids_only = true,
                                     .context_tokens = context_tokens,
                                     .max_sequences = max_sequences,
                                     .batch_rows = 64};
@@ -135,7 +136,7 @@ static void test_no_starving(void **state) {
     (void)state;
     static int32_t ids[20000];
     random_ids(ids, 20000, 320, 5);
-    calla_engine *e = open_engine(test_data("checkpoints/tiny-a"), 20100, 2, 64);
+    calla_engine *e = open_tiny(20100, 2, 64);
     calla_generate_options o = sampling_options(3, 1);
     calla_session *longer = open_session(e, ids, 20000), *shorter = open_session(e, ids, 30);
     start(longer, &o, &together[0]);
@@ -154,7 +155,7 @@ static void test_cancel(void **state) {
     (void)state;
     static int32_t ids[30000];
     random_ids(ids, 30000, 320, 6);
-    calla_engine *e = open_engine(test_data("checkpoints/tiny-a"), 32000, 2, 1024);
+    calla_engine *e = open_tiny(32000, 2, 1024);
     calla_generate_options o = sampling_options(40, 8);
     calla_session *s = open_session(e, ids, 30000), *other = open_session(e, ids, 20), *waiting = open_session(e, ids, 25);
 
@@ -207,7 +208,7 @@ static void test_close_while_running(void **state) {
     (void)state;
     static int32_t ids[20000];
     random_ids(ids, 20000, 320, 7);
-    calla_engine *e = open_engine(test_data("checkpoints/tiny-a"), 20100, 1, 64);
+    calla_engine *e = open_tiny(20100, 1, 64);
     calla_session *s[3];
     calla_generate_options o = sampling_options(10, 1);
     for (int j = 0; j < 3; j++) {

@@ -45,7 +45,7 @@ static void free_score(score *s) {
 /* p6: 130 tokens, more than two chunks of 64; p8: 2,100. */
 static void test_recorded(void **state) {
     (void)state;
-    calla_engine *e = open_engine(test_data("checkpoints/tiny-a"), 2100, 4, 100);
+    calla_engine *e = open_tiny(2100, 4, 100);
     arrays *file = arrays_open(test_data("checkpoints/tiny-a.reference.safetensors"));
     for (int p = 0; p <= 8; p++) {
         char name[32];
@@ -83,7 +83,7 @@ static void test_in_company(void **state) {
     static transcript a, b, c;
     static int32_t ids[500];
     random_ids(ids, 500, 320, 1);
-    calla_engine *e = open_engine(test_data("checkpoints/tiny-a"), 600, 3, 64);
+    calla_engine *e = open_tiny(600, 3, 64);
     calla_generate_options o = sampling_options(100, 3);
     generate_alone(e, ids, 100, &o, &a);
     score alone = new_score(e, ids, 500);
@@ -118,7 +118,7 @@ static void test_in_company(void **state) {
 
 static void test_arguments(void **state) {
     (void)state;
-    calla_engine *e = open_engine(test_data("checkpoints/tiny-a"), 50, 1, 8);
+    calla_engine *e = open_tiny(50, 1, 8);
     int32_t ids[51] = {0};
     calla_error err;
     assert_int_equal(calla_engine_score(e, ids, 0, NULL, NULL, NULL, &err), CALLA_E_ARGUMENT);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "support/arrays.h"
 #include "unit.h"
 
 void transcript_event(void *user, const calla_event *event) {
@@ -50,9 +51,13 @@ calla_generate_options sampling_options(uint32_t max_tokens, uint64_t seed) {
     return o;
 }
 
-calla_engine *open_engine(const char *dir, uint32_t context_tokens, uint32_t max_sequences, uint32_t batch_rows) {
-    const calla_engine_options o = {
-        .model_dir = dir, .device = "ref", .context_tokens = context_tokens, .max_sequences = max_sequences, .batch_rows = batch_rows};
+calla_engine *open_tiny(uint32_t context_tokens, uint32_t max_sequences, uint32_t batch_rows) {
+    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
+                                    .ids_only = true,
+                                    .device = "ref",
+                                    .context_tokens = context_tokens,
+                                    .max_sequences = max_sequences,
+                                    .batch_rows = batch_rows};
     calla_engine *e = NULL;
     calla_error err = {0};
     calla_status status = calla_engine_open(&o, &e, &err);

@@ -33,8 +33,8 @@ calla_generate_options greedy_options(uint32_t max_tokens);
 /* The same at temperature 1. */
 calla_generate_options sampling_options(uint32_t max_tokens, uint64_t seed);
 
-/* Every failure of these ends the test.  Engines are opened on ref, whose results are the same to the last bit in any batch. */
-calla_engine *open_engine(const char *dir, uint32_t context_tokens, uint32_t max_sequences, uint32_t batch_rows);
+/* Every failure of these ends the test.  tiny-a is opened on ref, whose results are the same to the last bit in any batch. */
+calla_engine *open_tiny(uint32_t context_tokens, uint32_t max_sequences, uint32_t batch_rows);
 calla_session *open_session(calla_engine *e, const int32_t *ids, size_t n);
 /* Clears t, starts, does not wait. */
 void start(calla_session *s, const calla_generate_options *o, transcript *t);
