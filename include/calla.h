@@ -129,7 +129,7 @@ typedef struct calla_engine_options { /* zero means default */
     uint32_t max_sequences;           /* sessions that generate at the same time; others wait in order; default 4 */
     uint32_t batch_rows;              /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
     calla_kv kv;
-    bool ids_only;                    /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
+    bool ids_only; /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
 } calla_engine_options;
 
 typedef struct calla_sampling {
