@@ -15,7 +15,7 @@ COMMANDS = ['run', 'serve', 'inspect', 'tokenize', 'template', 'eval']
 
 class Help(CommandTest):
     def test_version(self):
-        self.assertRegex(self.works('--version'), r'\Acalla \d+\.\d+\.\d+ \(commit \w+, devices: (\w+,)*ref\)\n\Z')
+        self.assertRegex(self.works('--version'), r'\Acalla \d+\.\d+\.\d+ \(commit \w+, devices: (\w+,)*ref(,\w+)*\)\n\Z')
 
     def test_overall_help_names_each_command(self):
         for arguments in (['--help'], ['-h'], ['help']):
@@ -147,8 +147,13 @@ class Folders(CommandTest):
     def test_broken_tokenizer(self):
         model = self.copy_pocket()
         (model / 'tokenizer.json').write_text('{"model": {')
-        for arguments in self.each(skip=('inspect',)):
+        for arguments in self.each(skip=('inspect', 'eval')):
             self.fails(1, 'tokenizer.json', *arguments, model)
+
+    def test_ids_need_no_tokenizer(self):
+        model = self.copy_pocket()
+        (model / 'tokenizer.json').unlink()
+        self.assertIn('"top1":[', self.works('eval', model, '--ids', '-', '--out', '-', stdin='{"ids":[1,2,3]}'))
 
     def test_the_model_can_be_named_in_three_ways(self):
         model = self.copy_pocket()
