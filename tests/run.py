@@ -120,6 +120,19 @@ def run_tests(variant, wanted, tally):
     tally.fail(f'{variant}: not all of its {len(names)} tests ran' if names else f'{variant}: there are no tests')
 
 
+def look_for_tools(tally):
+    """meson leaves out tests whose tools are missing; here that is said."""
+    tools = {'node': 'tests of real clients', 'clang-format-19': 'test "format"'}
+    if platform.system() == 'Linux' and platform.machine() == 'x86_64':
+        tools |= {'qemu-x86_64': 'kernels on an older x86 processor', 'qemu-aarch64': 'kernels on Arm', 'aarch64-linux-gnu-gcc': 'kernels on Arm'}
+    for tool, what in tools.items():
+        if not shutil.which(tool):
+            tally.leave_out(what, f'{tool} is not installed')
+    pythons = [p for p in ('/usr/bin/python3', shutil.which('python3')) if p and os.path.exists(p)]
+    if not any(subprocess.run([p, '-c', 'import jinja2'], capture_output=True).returncode == 0 for p in pythons):
+        tally.leave_out('the chat template against jinja2', 'python3-jinja2 is not installed')
+
+
 def install_clients(tally):
     """The npm clients that talk to the server in tests/conformance; meson registers their tests where they are."""
     folder = ROOT / 'tests' / 'conformance'
@@ -138,6 +151,7 @@ def main():
     arguments = parser.parse_args()
     tally = Tally()
     begun = time.monotonic()
+    look_for_tools(tally)
     install_clients(tally)
     for name, compiler, options, wanted in variants(arguments.slow):
         started = time.monotonic()
