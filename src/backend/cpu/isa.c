@@ -1,8 +1,37 @@
 /* isa.c: which kernel table this machine runs. */
 #include <stdlib.h>
 #include <string.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 
 #include "backend/cpu/kernels.h"
+
+#if defined(__aarch64__)
+typedef struct arm_features {
+    bool dotprod, i8mm;
+} arm_features;
+
+#if defined(__APPLE__)
+static bool sysctl_says(const char *name) {
+    int value = 0;
+    size_t size = sizeof value;
+    return !sysctlbyname(name, &value, &size, NULL, 0) && value;
+}
+
+static arm_features arm_detect(void) {
+    return (arm_features){sysctl_says("hw.optional.arm.FEAT_DotProd"), sysctl_says("hw.optional.arm.FEAT_I8MM")};
+}
+#elif defined(__linux__)
+static arm_features arm_detect(void) {
+    return (arm_features){(getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0, (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0};
+}
+#else
+static arm_features arm_detect(void) { return (arm_features){0}; } /* another system: what every 64-bit Arm has */
+#endif
+#endif
 
 size_t cpu_kernels_available(const cpu_kernels *found[CPU_MAX_TABLES]) {
     size_t n = 0;
@@ -14,6 +43,11 @@ size_t cpu_kernels_available(const cpu_kernels *found[CPU_MAX_TABLES]) {
     if (avx512 && __builtin_cpu_supports("avx512vnni")) found[n++] = &cpu_kernels_vnni;
     if (avx512) found[n++] = &cpu_kernels_avx512;
     if (avx2) found[n++] = &cpu_kernels_avx2;
+#elif defined(__aarch64__)
+    const arm_features has = arm_detect();
+    if (has.dotprod && has.i8mm) found[n++] = &cpu_kernels_i8mm;
+    if (has.dotprod) found[n++] = &cpu_kernels_dotprod;
+    found[n++] = &cpu_kernels_neon;
 #endif
     found[n++] = &cpu_kernels_c;
     return n;

@@ -59,6 +59,8 @@ typedef struct cpu_kernels {
 extern const cpu_kernels cpu_kernels_c;
 #if defined(__x86_64__)
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_vnni;
+#elif defined(__aarch64__)
+extern const cpu_kernels cpu_kernels_neon, cpu_kernels_dotprod, cpu_kernels_i8mm;
 #endif
 
 enum { CPU_MAX_TABLES = 8 };
