@@ -1,7 +1,8 @@
 /* test_cpu.c: every kernel table that this machine can run, against plain double arithmetic: random, wide-range and adversarial values,
  * every tail length, memory guarded on both sides.  Tolerances grow with n · eps · Σ|a·b|; NaN fails.
  *
- * With CALLA_CPU set only that table is tested (and the test fails where the machine lacks it). */
+ * With CALLA_CPU set only that table is tested (and the test fails where the machine lacks it).
+ * usage: test_cpu [TABLE…]: the tables that this machine must be found to run, best first. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -316,7 +317,18 @@ static void test_attention(void **state) {
             }
 }
 
-int main(void) {
+/* Whether the tables found are the ones expected (none: any). */
+static bool as_expected(const cpu_kernels *const *found, size_t n, char **names, size_t expected) {
+    bool same = !expected || n == expected;
+    for (size_t i = 0; same && i < expected; i++) same = !strcmp(found[i]->name, names[i]);
+    if (same) return true;
+    fprintf(stderr, "found these tables, and not the ones expected:");
+    for (size_t i = 0; i < n; i++) fprintf(stderr, " %s", found[i]->name);
+    fprintf(stderr, "\n");
+    return false;
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),    cmocka_unit_test(test_weight_row),  cmocka_unit_test(test_dot),
         cmocka_unit_test(test_prepare),   cmocka_unit_test(test_activations), cmocka_unit_test(test_delta),
@@ -324,6 +336,7 @@ int main(void) {
     };
     const cpu_kernels *found[CPU_MAX_TABLES];
     const size_t n = cpu_kernels_available(found);
+    if (!as_expected(found, n, argv + 1, (size_t)argc - 1)) return 1;
     calla_error err;
     const cpu_kernels *only = cpu_kernels_pick(&err);
     if (!only) return fprintf(stderr, "%s\n", err.message), 1;
