@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "calla.h"
@@ -68,9 +69,12 @@ static calla_status ask(calla_engine *engine, answer_text *a) {
     return status ? status : a->status;
 }
 
+static const char *device;
+
 static calla_status run_all(answer_text *a) {
     calla_engine *engine = NULL;
-    const calla_engine_options options = {.model_dir = test_models("pocket"), .context_tokens = 256, .max_sequences = 1, .batch_rows = 32};
+    const calla_engine_options options = {
+        .model_dir = test_models("pocket"), .device = device, .context_tokens = 256, .max_sequences = 1, .batch_rows = 32};
     *a = (answer_text){0};
     calla_status status = calla_engine_open(&options, &engine, NULL);
     if (!status) status = ask(engine, a);
@@ -106,9 +110,9 @@ static bool run_with_failure(uint64_t n) {
     return status != CALLA_OK;
 }
 
-static void test_each_failure(void **state) {
-    (void)state;
+static void test_device(const char *name) {
     answer_text a;
+    device = name;
     uint64_t before = mem_allocations();
     assert_int_equal(run_all(&a), CALLA_OK);
     assert_string_equal(a.text, expected);
@@ -117,10 +121,15 @@ static void test_each_failure(void **state) {
     for (uint64_t n = 0; n < FIRST && n < all; n++, tried++) failed += run_with_failure(n);
     for (uint32_t i = 0; i < LATER && all > FIRST; i++, tried++)
         failed += run_with_failure(FIRST + (uint64_t)((double)random_uniform(2026, 0, i) * (double)(all - FIRST)));
-    print_message("%llu allocations in a run; %llu made to fail, seen by the caller in %llu\n", (unsigned long long)all,
+    print_message("%s: %llu allocations in a run; %llu made to fail, seen by the caller in %llu\n", name, (unsigned long long)all,
                   (unsigned long long)tried, (unsigned long long)failed);
     assert_true(failed * 2 > tried);         /* most allocations cannot be done without: the hook reaches them */
     assert_int_equal(run_all(&a), CALLA_OK); /* nothing is left broken */
+}
+
+static void test_each_failure(void **state) {
+    (void)state;
+    for (size_t i = 0; backend_list[i]; i++) test_device(backend_list[i]->name);
 }
 
 int main(void) {
