@@ -53,10 +53,23 @@ static void adjust(const float *logits, const sample_request *r, float *x) {
         uint32_t id = (uint32_t)r->bias[i].id;
         if (id < r->tokens) x[id] = x[id] + r->bias[i].bias;
     }
-    for (uint32_t i = 0; i < r->tokens; i++) {
-        bool allowed = !r->mask || (r->mask[i / 32] >> i % 32 & 1);
-        x[i] = allowed ? sane(x[i]) : -INFINITY;
+    for (uint32_t i = 0; i < r->tokens; i++) x[i] = sane(x[i]);
+    for (uint32_t i = 0; r->mask && i < r->tokens; i++)
+        if (!(r->mask[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
+}
+
+/* The first of the largest; x holds no NaN.  Eight running maxima, since a compiler may not reorder one. */
+static uint32_t largest_at(const float *x, uint32_t n) {
+    float most[8];
+    for (int j = 0; j < 8; j++) most[j] = -INFINITY;
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (uint32_t j = 0; j < 8; j++) most[j] = x[i + j] > most[j] ? x[i + j] : most[j];
+    for (; i < n; i++) most[0] = x[i] > most[0] ? x[i] : most[0];
+    for (int j = 1; j < 8; j++) most[0] = most[j] > most[0] ? most[j] : most[0];
+    for (i = 0; i < n && x[i] != most[0]; i++) {
     }
+    return i;
 }
 
 static void heap_sink(uint64_t *heap, uint32_t n, uint32_t at) {
@@ -72,9 +85,10 @@ static void heap_sink(uint64_t *heap, uint32_t n, uint32_t at) {
 /* keys [k] := the k best of x [n] that are not -inf, sorted; returns how many there are.  The heap's root is the worst kept. */
 static uint32_t best_of(const float *x, uint32_t n, uint32_t k, uint64_t *keys) {
     uint32_t kept = 0;
+    float worst = -INFINITY; /* of k kept; an equal one that comes later has a higher id, and so is worse */
     for (uint32_t i = 0; i < n; i++) {
+        if (!(x[i] > worst)) continue;
         float v = sane(x[i]);
-        if (v == -INFINITY) continue;
         uint64_t key = key_of(v, i);
         if (kept < k) {
             keys[kept++] = key;
@@ -84,13 +98,14 @@ static uint32_t best_of(const float *x, uint32_t n, uint32_t k, uint64_t *keys) 
             keys[0] = key;
             heap_sink(keys, k, 0);
         }
+        if (kept == k) worst = key_logit(keys[0]);
     }
     if (kept < k)
         for (uint32_t j = kept / 2; j-- > 0;) heap_sink(keys, kept, j);
     for (uint32_t end = kept; end > 1; end--) { /* heap sort */
-        uint64_t worst = keys[0];
+        uint64_t last = keys[0];
         keys[0] = keys[end - 1];
-        keys[end - 1] = worst;
+        keys[end - 1] = last;
         heap_sink(keys, end - 1, 0);
     }
     return kept;
@@ -183,13 +198,8 @@ void ref_sample(const float *logits, uint32_t rows, const sample_request *r, voi
     uint64_t *keys = scratch, *other = keys + rows;
     float *x = (float *)(other + rows);
     adjust(logits, r, x);
-    uint32_t best = 0;
-    float largest = -INFINITY;
-    for (uint32_t i = 0; i < r->tokens; i++) {
-        if (x[i] <= largest) continue; /* the first of equal ones stays: the lowest id */
-        largest = x[i];
-        best = i;
-    }
+    uint32_t best = largest_at(x, r->tokens);
+    float largest = best < r->tokens ? x[best] : -INFINITY;
     *out = (sample_result){.id = -1};
     if (largest == -INFINITY) return;
     out->id = r->temperature > 0 ? draw(x, largest, r, keys, other) : (int32_t)best;
