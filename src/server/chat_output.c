@@ -127,7 +127,7 @@ void chat_output_finish(chat_choice *choice) {
 }
 
 static void write_usage(const chat_completion *chat, buffer *out) {
-    uint64_t completion = 0, reasoning = 0;
+    unsigned long long completion = 0, reasoning = 0;
     for (uint32_t i = 0; i < chat->request.n; i++) {
         completion += chat->choices[i].completion_tokens;
         reasoning += chat->choices[i].reasoning_tokens;
@@ -135,8 +135,7 @@ static void write_usage(const chat_completion *chat, buffer *out) {
     buffer_printf(out,
                   "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
                   "\"prompt_tokens_details\":{\"cached_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
-                  chat->prompt_tokens, (unsigned long long)completion, (unsigned long long)(chat->prompt_tokens + completion),
-                  (unsigned long long)reasoning);
+                  chat->prompt_tokens, completion, chat->prompt_tokens + completion, reasoning);
 }
 
 void chat_output_usage(chat_completion *chat) {

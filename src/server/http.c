@@ -93,7 +93,7 @@ static int check_head(http_reader *r) {
     if (lengths > 1) return refuse(r, 400, NULL, "the request has two Content-Length headers");
     if (encodings > 1 || (encodings && q->minor == 0)) return refuse(r, 400, NULL, "the request's Transfer-Encoding is not understood");
     const char *encoding = http_request_header(q, "transfer-encoding");
-    if (encoding && strcasecmp(encoding, "chunked")) return refuse(r, 501, NULL, "the only Transfer-Encoding understood is chunked");
+    if (encoding && strcasecmp(encoding, "chunked") != 0) return refuse(r, 501, NULL, "the only Transfer-Encoding understood is chunked");
     if (lengths && r->llhttp.content_length > r->limits.body_bytes)
         return refuse(r, 413, "body_too_large", "the request's body is larger than this server accepts");
     return 0;

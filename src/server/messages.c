@@ -9,12 +9,11 @@ static bool check_parts(json_object *parts, const char *where, api_error *e) {
         char name[96];
         snprintf(name, sizeof name, "%s[%zu]", where, i);
         json_object *part = json_object_array_get_idx(parts, i), *type = NULL, *text = NULL;
-        if (!json_object_is_type(part, json_type_object) || !json_object_object_get_ex(part, "type", &type) ||
-            !json_object_is_type(type, json_type_string))
-            return api_error_set(e, 400, NULL, name, "%s must be an object with a type", name);
-        if (strcmp(json_object_get_string(type), "text") != 0)
-            return api_error_set(e, 400, "unsupported_content", name, "%s is of type %.40s, but this server takes text only", name,
-                                 json_object_get_string(type));
+        if (json_object_is_type(part, json_type_object)) json_object_object_get_ex(part, "type", &type);
+        const char *kind = json_object_is_type(type, json_type_string) ? json_object_get_string(type) : NULL;
+        if (!kind) return api_error_set(e, 400, NULL, name, "%s must be an object with a type", name);
+        if (strcmp(kind, "text") != 0)
+            return api_error_set(e, 400, "unsupported_content", name, "%s is of type %.40s, but this server takes text only", name, kind);
         if (!json_object_object_get_ex(part, "text", &text) || !json_object_is_type(text, json_type_string))
             return api_error_set(e, 400, NULL, name, "%s must have a text, and it must be a string", name);
     }

@@ -47,14 +47,14 @@ static void note_ignored(buffer *ignored, const char *name) {
 }
 
 static bool read_one(const param *p, const char *name, json_object *value, void *request, buffer *ignored, api_error *e) {
-    char *at = (char *)request + p->offset;
+    void *at = (char *)request + p->offset;
     switch (p->kind) {
     case PARAM_BOOL:
         if (!json_object_is_type(value, json_type_boolean)) return api_error_set(e, 400, NULL, name, "%s must be true or false", name);
         *(bool *)at = json_object_get_boolean(value);
         return true;
-    case PARAM_UINT: return read_uint(p, name, value, (uint32_t *)(void *)at, e);
-    case PARAM_FLOAT: return read_float(p, name, value, (float *)(void *)at, e);
+    case PARAM_UINT: return read_uint(p, name, value, at, e);
+    case PARAM_FLOAT: return read_float(p, name, value, at, e);
     case PARAM_CUSTOM: return p->read(request, name, value, e);
     case PARAM_REFUSED:
         if (p->harmless && p->harmless(value)) return true;

@@ -47,7 +47,7 @@ bool routes_check(const http_request *request, api_error *e, const char **allow)
     }
     if (verb != VERB_POST) return true;
     const char *encoding = http_request_header(request, "content-encoding");
-    if (encoding && strcasecmp(encoding, "identity"))
+    if (encoding && strcasecmp(encoding, "identity") != 0)
         return api_error_set(e, 415, NULL, NULL, "bodies with Content-Encoding %.64s are not understood: send it plain", encoding);
     /* A page of another site may send text/plain without asking first, but not application/json. */
     const char *type = http_request_header(request, "content-type");

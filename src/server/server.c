@@ -17,6 +17,7 @@
 #include "server/connection.h"
 #include "server/job.h"
 #include "server/worker.h"
+#include "text/text.h"
 
 enum { FINAL_MS = 2000, ACCEPT_RETRY_MS = 100 };
 
@@ -152,12 +153,15 @@ calla_status server_open(const server_options *options, server **out, calla_erro
     s->engine = options->engine;
     s->text = calla_engine_text(s->engine);
     calla_engine_get_info(s->engine, &s->info);
+    if (s->text) s->think_end_id = tokenizer_find_added(s->text->tokenizer, "</think>");
     s->limits = options->limits;
     fill_defaults(&s->limits);
     s->drain_ms = options->drain_ms ? options->drain_ms : 10000;
     s->no_signals = options->no_signals;
     s->started = (int64_t)time(NULL);
-    calla_status rc = strlen(host) < sizeof s->host ? CALLA_OK : error_set(err, CALLA_E_ARGUMENT, "--host is longer than a name can be");
+    calla_status rc =
+        s->text ? CALLA_OK : error_set(err, CALLA_E_ARGUMENT, "the engine was opened without its text side: a server needs the tokenizer");
+    if (!rc && strlen(host) >= sizeof s->host) rc = error_set(err, CALLA_E_ARGUMENT, "--host is longer than a name can be");
     if (!rc) memcpy(s->host, host, strlen(host) + 1);
     if (!rc) rc = open_events(s, err);
     evutil_socket_t fd = -1;

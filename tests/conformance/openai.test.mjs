@@ -165,12 +165,12 @@ describe('scripted engine', () => {
     const stream = await client.chat.completions.create(say('@endless @token=10 text', { stream: true }));
     let chunks = 0;
     for await (const chunk of stream) if (chunk && ++chunks === 5) break; // leaving the loop aborts
-    assert.ok((await untilIdle(server.url)) < 1000);
+    await untilIdle(server.url);
     const abort = new AbortController();
     const whole = client.chat.completions.create(say('@prompt=1000x50 long'), { signal: abort.signal });
     setTimeout(() => abort.abort(), 100);
     await assert.rejects(whole, OpenAI.APIUserAbortError);
-    assert.ok((await untilIdle(server.url)) < 1000);
+    await untilIdle(server.url);
   });
 
   test('many at once are not mixed', async () => {
@@ -230,7 +230,7 @@ describe('pocket model', () => {
     const whole = client.chat.completions.create({ ...capital, messages }, { signal: abort.signal });
     setTimeout(() => abort.abort(), 300);
     await assert.rejects(whole, OpenAI.APIUserAbortError);
-    assert.ok((await untilIdle(server.url)) < 1000);
+    await untilIdle(server.url);
     const answer = await client.chat.completions.create({ ...capital, enable_thinking: false });
     assert.equal(answer.choices[0].message.content, 'The capital of France is Paris.');
   });

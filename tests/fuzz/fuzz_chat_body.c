@@ -49,14 +49,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     chat_request r;
     api_error e;
     calla_prompt prompt = {0};
-    if (!chat_request_parse((const char *)data, n, &info, &r, &e)) check_error(&e);
+    if (!chat_request_parse((const char *)data, n, &info, &r, &e))
+        check_error(&e);
     else {
         require(r.n >= 1 && r.n <= CHAT_MAX_CHOICES && r.n_stop <= CHAT_MAX_STOP, "a count out of range");
         require(r.sampling.temperature >= 0 && r.sampling.temperature <= 2 && r.sampling.top_p > 0 && r.sampling.top_p <= 1,
                 "a parameter out of range");
         require(r.ignored.n < 600 && (!r.ignored.n || !strpbrk(r.ignored.data, "\r\n")), "a header that is none");
-        if (!chat_request_render(&r, text, info.context_tokens, &prompt, &e)) check_error(&e);
-        else require(prompt.ids.n && prompt.ids.n + r.max_tokens <= info.context_tokens, "a prompt out of the window");
+        if (!chat_request_render(&r, text, info.context_tokens, &prompt, &e))
+            check_error(&e);
+        else
+            require(prompt.ids.n && prompt.ids.n + r.max_tokens <= info.context_tokens, "a prompt out of the window");
     }
     calla_prompt_free(&prompt);
     chat_request_free(&r);

@@ -103,6 +103,11 @@ static void test_reasoning_tokens(void **state) {
     assert_true(reasoning >= 3 && reasoning < all); /* two words and the end of the thought */
     json_object_put(tree);
     reply_free(&r);
+    chat("one! two!</think>\n\nthree", "", &r); /* `!` is token 0 */
+    tree = reply_json_body(&r);
+    assert_int_equal(json_int(tree, "usage.completion_tokens_details.reasoning_tokens"), reasoning + 2);
+    json_object_put(tree);
+    reply_free(&r);
     chat("three", "\"enable_thinking\":false", &r);
     tree = reply_json_body(&r);
     assert_int_equal(json_int(tree, "usage.completion_tokens_details.reasoning_tokens"), 0);
