@@ -122,6 +122,10 @@ typedef struct calla_session calla_session;
 
 typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32 } calla_kv;
 
+/* Exact: activations in float32.  Fast: 8-bit activations in front of 4-bit matrices, where the device has kernels for it (docs/quality.md
+ * says what it costs); a device without them computes exactly. */
+typedef enum calla_precision { CALLA_PRECISION_EXACT = 0, CALLA_PRECISION_FAST } calla_precision;
+
 typedef struct calla_engine_options { /* zero means default */
     const char *model_dir;            /* NULL: the embedded pocket model */
     const char *device;               /* a name from calla_backends(); NULL: the best one compiled in */
@@ -129,7 +133,9 @@ typedef struct calla_engine_options { /* zero means default */
     uint32_t max_sequences;           /* sessions that generate at the same time; others wait in order; default 4 */
     uint32_t batch_rows;              /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
     calla_kv kv;
-    bool ids_only; /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
+    calla_precision precision;
+    uint32_t threads; /* of a CPU; default one per physical core */
+    bool ids_only;    /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
 } calla_engine_options;
 
 typedef struct calla_sampling {
@@ -150,6 +156,7 @@ typedef struct calla_sampling {
 typedef struct calla_engine_info {
     char model_name[128];    /* last part of the folder's path */
     const char *device;      /* backend in use */
+    char device_detail[64];  /* how it computes: "vnni, 2 threads, exact" */
     uint32_t context_tokens; /* window of a session */
     uint32_t model_context;  /* what the model was made for */
     uint32_t max_sequences;
@@ -157,6 +164,10 @@ typedef struct calla_engine_info {
     uint32_t vocabulary_rows; /* rows of logits, padding included */
     uint64_t weights_bytes;   /* mapped, not copied */
     uint64_t plan_bytes;      /* allocated once: activations, KV pages, state slots */
+    uint32_t stages;          /* dependent stages of one step */
+    uint64_t token_bytes;     /* weights read to decode one token */
+    uint64_t state_bytes;     /* recurrent state and convolution window of a sequence: read and written for each token */
+    uint64_t kv_token_bytes;  /* KV cache of one token: read for each token of context */
     calla_sampling defaults;  /* from generation_config.json */
 } calla_engine_info;
 
@@ -239,6 +250,10 @@ void calla_session_wait(calla_session *session);
 /* Scores ids [n]: token_logprobs [n-1] of token t+1 at t, top1 [n], logits_last [vocabulary_rows]; each may be NULL.  Blocks. */
 calla_status calla_engine_score(calla_engine *engine, const int32_t *ids, size_t n, float *token_logprobs, int32_t *top1,
                                 float *logits_last, calla_error *err);
+
+/* The rate at which the device reads its memory, in bytes a second: the best of a few passes over a large buffer, with the threads that
+ * also compute.  0 where it cannot be measured.  Takes about a second; no session may be running. */
+double calla_engine_read_rate(calla_engine *engine);
 
 /* What a folder holds, as a JSON object (dimensions, tensors, bytes per token, memory at a context), owned: calla_free. */
 calla_status calla_inspect(const char *model_dir, uint32_t context_tokens, char **json, calla_error *err);

@@ -142,7 +142,11 @@ typedef struct backend_vtable {
 
     /* After finish, until the next begin. */
     const float *(*logits)(backend *b, uint32_t wanted); /* [vocabulary] in host memory */
-    const sample_result *(*sampled)(backend *b, uint32_t sample);
+    const sample_result *(*sampled)(backend *b,
+                                    uint32_t sample); /* "vnni, 2 threads, exact" into out [n]; NULL: nothing to add to the name */
+    void (*describe)(const backend *b, char *out, size_t n);
+    /* Bytes a second that the device reads from its memory, outside any batch; NULL: cannot be measured. */
+    double (*read_rate)(backend *b);
     /* For tests: copies elements of an activation buffer as f32 (or uint32 bits for BUF_ROUTE_EXPERT). */
     void (*peek)(backend *b, buffer_id id, uint64_t first, uint64_t n, float *out);
 } backend_vtable;

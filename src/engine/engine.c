@@ -42,9 +42,14 @@ static void fill_info(calla_engine *e, const model_options *mo, uint32_t context
         .vocabulary_rows = e->w->shape.vocabulary,
         .weights_bytes = e->w->text_bytes,
         .plan_bytes = model_get_plan(e->m)->total_bytes,
+        .stages = model_get_plan(e->m)->stages,
+        .token_bytes = e->w->token_bytes,
+        .state_bytes = model_state_bytes(e->m),
+        .kv_token_bytes = model_kv_token_bytes(e->m),
         .defaults = sampling_from_defaults(&e->w->sampling),
     };
     folder_name(e->w->dir, e->info.model_name, sizeof e->info.model_name);
+    model_describe_device(e->m, e->info.device_detail, sizeof e->info.device_detail);
     e->batch_rows = mo->batch_rows;
     e->score_rows = mo->max_wanted - mo->max_segments;
     e->n_stop_ids = folder_stop_ids(e->w, e->text, e->stop_ids);
@@ -120,6 +125,8 @@ void calla_engine_close(calla_engine *e) {
 }
 
 void calla_engine_get_info(const calla_engine *engine, calla_engine_info *out) { *out = engine->info; }
+
+double calla_engine_read_rate(calla_engine *engine) { return model_read_rate(engine->m); }
 
 const calla_text *calla_engine_text(const calla_engine *engine) { return engine->text; }
 

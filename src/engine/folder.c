@@ -67,6 +67,9 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
                          MAX_BATCH_ROWS);
     if (options->kv != CALLA_KV_BF16 && options->kv != CALLA_KV_F32)
         return error_set(err, CALLA_E_ARGUMENT, "kv %d: must be CALLA_KV_BF16 or CALLA_KV_F32", (int)options->kv);
+    if (options->precision != CALLA_PRECISION_EXACT && options->precision != CALLA_PRECISION_FAST)
+        return error_set(err, CALLA_E_ARGUMENT, "precision %d: must be CALLA_PRECISION_EXACT or CALLA_PRECISION_FAST",
+                         (int)options->precision);
     /* One session can fill its window; a page more for each, so that the last page of a sequence is nobody else's loss.  Sessions that
      * grow beyond that take turns. */
     uint64_t kv_tokens = (uint64_t)context + (uint64_t)sequences * KV_PAGE_TOKENS;
@@ -80,6 +83,8 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
         .sequences = sequences,
         .kv_tokens = (uint32_t)kv_tokens,
         .kv = options->kv,
+        .threads = options->threads,
+        .fast = options->precision == CALLA_PRECISION_FAST,
     };
     *context_tokens = context;
     return CALLA_OK;

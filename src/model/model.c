@@ -71,6 +71,17 @@ const model_shape *model_get_shape(const model *m) { return &m->w->shape; }
 
 const model_plan *model_get_plan(const model *m) { return &m->plan; }
 
+uint64_t model_state_bytes(const model *m) { return (m->plan.bytes[BUF_STATE] + m->plan.bytes[BUF_CONV]) / m->plan.limits.slots; }
+
+uint64_t model_kv_token_bytes(const model *m) { return m->plan.bytes[BUF_KV] / ((uint64_t)m->plan.limits.pages * KV_PAGE_TOKENS); }
+
+void model_describe_device(const model *m, char *out, size_t n) {
+    out[0] = 0;
+    if (m->vt->describe) m->vt->describe(m->device, out, n);
+}
+
+double model_read_rate(model *m) { return m->vt->read_rate ? m->vt->read_rate(m->device) : 0; }
+
 calla_status model_set_probe(model *m, model_probe_fn fn, void *user, calla_error *err) {
     if (fn && !m->hooks.probe_rows &&
         !(m->hooks.probe_rows = mem_array((size_t)m->plan.limits.rows * m->w->shape.hidden, sizeof *m->hooks.probe_rows)))

@@ -33,6 +33,13 @@ typedef struct model_plan { /* what the plan allocates, for printing and inspect
     uint32_t stages; /* dependent stages of one step */
 } model_plan;
 const model_plan *model_get_plan(const model *m);
+/* Recurrent state and convolution window of one sequence; K and V of one token in all layers. */
+uint64_t model_state_bytes(const model *m);
+uint64_t model_kv_token_bytes(const model *m);
+/* "vnni, 2 threads, exact" or "" into out [n]. */
+void model_describe_device(const model *m, char *out, size_t n);
+/* Bytes a second that the device reads from its memory; 0: unknown. */
+double model_read_rate(model *m);
 /* The same figures without opening anything. */
 void model_plan_compute(const model_shape *s, const model_options *o, model_plan *out);
 

@@ -224,7 +224,8 @@ const char *server_url(const server *s) { return s->url; }
 void server_describe(const server *s, buffer *out) {
     const calla_engine_info *i = &s->info;
     buffer_printf(out, "calla %s serves %s on %s\n", calla_version(), i->model_name, s->url);
-    buffer_printf(out, "  device   %s, %u sequences at a time\n", i->device, i->max_sequences);
+    buffer_printf(out, "  device   %s%s%s%s, %u sequences at a time\n", i->device, i->device_detail[0] ? " (" : "", i->device_detail,
+                  i->device_detail[0] ? ")" : "", i->max_sequences);
     buffer_printf(out, "  window   %u tokens (the model was made for %u)\n", i->context_tokens, i->model_context);
     buffer_printf(out, "  memory   %.1f MB of weights, mapped; %.1f MB for activations, KV cache and states\n",
                   (double)i->weights_bytes / 1e6, (double)i->plan_bytes / 1e6);
