@@ -5,7 +5,7 @@
 
 #include "backend/vtables.h"
 
-const backend_vtable *const backend_list[] = {&ref_vtable, &cpu_vtable, NULL};
+const backend_vtable *const backend_list[] = {&cpu_vtable, &ref_vtable, NULL};
 
 const backend_vtable *backend_find(const char *name) {
     if (!name) return backend_list[0];

@@ -12,7 +12,7 @@
 
 static calla_status open_regular(const char *path, int *fd, size_t *n, calla_error *err) {
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) return error_set(err, CALLA_E_IO, "%s: cannot open: %s", path, strerror(errno));
     if (fstat(*fd, &st) < 0 || !S_ISREG(st.st_mode)) {
         close(*fd);

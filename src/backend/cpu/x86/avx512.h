@@ -26,6 +26,9 @@ void avx512_attend_values(const float *p, size_t p_stride, uint32_t heads, const
     .sigmoid_mul = avx512_sigmoid_mul, .exp_sum = avx512_exp_sum, .delta = avx512_delta, .attend_scores = avx512_attend_scores,            \
     .attend_values = avx512_attend_values
 
+/* The lanes of the next `left` values, at most all 16. */
+static inline __mmask16 avx512_part(uint32_t left) { return _cvtu32_mask16(left < 16 ? (1u << left) - 1 : 0xFFFF); }
+
 static inline __m512 avx512_bf16(__m256i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16)); }
 
 /* 64 values → evens 0 … 31, odds 0 … 31 */

@@ -18,7 +18,7 @@ float avx512_dot(const float *a, const float *b, uint32_t n) {
         s1 = _mm512_fmadd_ps(_mm512_loadu_ps(a + k + 16), _mm512_loadu_ps(b + k + 16), s1);
     }
     for (; k < n; k += 16) {
-        const __mmask16 part = n - k < 16 ? (__mmask16)((1u << (n - k)) - 1) : 0xFFFF;
+        const __mmask16 part = avx512_part(n - k);
         s1 = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(part, a + k), _mm512_maskz_loadu_ps(part, b + k), s1);
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(s0, s1));
@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
     for (uint32_t i = 0; i < n; i++) total[i] = bias_part[i] = _mm512_setzero_ps();
     for (uint32_t g = 0; g < groups; g += 16) { /* scales and biases of up to 16 groups at a time */
         const uint32_t some = groups - g < 16 ? groups - g : 16;
-        const __mmask16 part = (__mmask16)((1u << some) - 1);
+        const __mmask16 part = avx512_part(some);
         float scale[16];
         _mm512_storeu_ps(scale, avx512_bf16(_mm256_maskz_loadu_epi16(part, scales + 2 * (size_t)g)));
         const __m512 bias = avx512_bf16(_mm256_maskz_loadu_epi16(part, biases + 2 * (size_t)g));
@@ -145,7 +145,7 @@ void avx512_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float 
     const uint8_t *codes = m->codes + index * weight_row_bytes(m);
     if (m->bits == 16) {
         for (uint32_t k = 0; k < m->cols; k += 16) {
-            const __mmask16 part = m->cols - k < 16 ? (__mmask16)((1u << (m->cols - k)) - 1) : 0xFFFF;
+            const __mmask16 part = avx512_part(m->cols - k);
             _mm512_mask_storeu_ps(out + k, part, avx512_bf16(_mm256_maskz_loadu_epi16(part, codes + 2 * (size_t)k)));
         }
         return;
@@ -204,11 +204,9 @@ static inline __m512 sigmoid16(__m512 x) {
     return _mm512_div_ps(one, _mm512_add_ps(one, exp16(_mm512_sub_ps(_mm512_setzero_ps(), x))));
 }
 
-static inline __mmask16 part16(uint32_t left) { return left < 16 ? (__mmask16)((1u << left) - 1) : 0xFFFF; }
-
 void avx512_silu_mul(float *a, const float *b, uint32_t n) {
     for (uint32_t i = 0; i < n; i += 16) {
-        const __mmask16 part = part16(n - i);
+        const __mmask16 part = avx512_part(n - i);
         const __m512 x = _mm512_maskz_loadu_ps(part, a + i), y = _mm512_mul_ps(x, sigmoid16(x));
         _mm512_mask_storeu_ps(a + i, part, b ? _mm512_mul_ps(y, _mm512_maskz_loadu_ps(part, b + i)) : y);
     }
@@ -216,7 +214,7 @@ void avx512_silu_mul(float *a, const float *b, uint32_t n) {
 
 void avx512_sigmoid_mul(float *a, const float *b, uint32_t n) {
     for (uint32_t i = 0; i < n; i += 16) {
-        const __mmask16 part = part16(n - i);
+        const __mmask16 part = avx512_part(n - i);
         _mm512_mask_storeu_ps(a + i, part,
                               _mm512_mul_ps(_mm512_maskz_loadu_ps(part, a + i), sigmoid16(_mm512_maskz_loadu_ps(part, b + i))));
     }
@@ -225,7 +223,7 @@ void avx512_sigmoid_mul(float *a, const float *b, uint32_t n) {
 float avx512_exp_sum(float *p, uint32_t n, float max) {
     __m512 total = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i += 16) {
-        const __mmask16 part = part16(n - i);
+        const __mmask16 part = avx512_part(n - i);
         const __m512 e = exp16(_mm512_sub_ps(_mm512_maskz_loadu_ps(part, p + i), _mm512_set1_ps(max)));
         _mm512_mask_storeu_ps(p + i, part, e);
         total = _mm512_mask_add_ps(total, part, total, e);

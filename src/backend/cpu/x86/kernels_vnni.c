@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
     for (uint32_t i = 0; i < n; i++) total[i] = other[i] = _mm512_setzero_ps();
     for (uint32_t g = 0; g < groups; g += 16) { /* scales and biases of up to 16 groups at a time */
         const uint32_t some = groups - g < 16 ? groups - g : 16;
-        const __mmask16 part = (__mmask16)((1u << some) - 1);
+        const __mmask16 part = avx512_part(some);
         float scale[4][16];
         const __m512 s = avx512_bf16(_mm256_maskz_loadu_epi16(part, scales + 2 * (size_t)g)),
                      bias = avx512_bf16(_mm256_maskz_loadu_epi16(part, biases + 2 * (size_t)g));
