@@ -251,6 +251,18 @@ void calla_session_wait(calla_session *session);
 calla_status calla_engine_score(calla_engine *engine, const int32_t *ids, size_t n, float *token_logprobs, int32_t *top1,
                                 float *logits_last, calla_error *err);
 
+/* Gets the logits [vocabulary_rows] after ids[0 … at].  Called on the engine's thread, once for each position, in order; the logits are
+ * valid during the call. */
+typedef void (*calla_row_fn)(void *user, size_t at, const float *logits);
+
+/* Calls fn for the positions from … n-1 of ids [n]; those before `from` are only context, and cost no logits.  Blocks. */
+calla_status calla_engine_score_rows(calla_engine *engine, const int32_t *ids, size_t n, size_t from, calla_row_fn fn, void *user,
+                                     calla_error *err);
+
+/* Reads every scale, bias and other plain number of the weights (a ninth of the file; opening reads only some of a large one): NaN or
+ * infinity among them is CALLA_E_FORMAT and names the tensor.  *bytes: how many were read; may be NULL. */
+calla_status calla_engine_check_weights(calla_engine *engine, uint64_t *bytes, calla_error *err);
+
 /* The rate at which the device reads its memory, in bytes a second: the best of a few passes over a large buffer, with the threads that
  * also compute.  0 where it cannot be measured.  Takes about a second; no session may be running. */
 double calla_engine_read_rate(calla_engine *engine);

@@ -126,6 +126,11 @@ void calla_engine_close(calla_engine *e) {
 
 void calla_engine_get_info(const calla_engine *engine, calla_engine_info *out) { *out = engine->info; }
 
+calla_status calla_engine_check_weights(calla_engine *engine, uint64_t *bytes, calla_error *err) {
+    if (bytes) *bytes = engine->w->scale_bytes;
+    return weights_check(engine->w, err);
+}
+
 double calla_engine_read_rate(calla_engine *engine) { return model_read_rate(engine->m); }
 
 const calla_text *calla_engine_text(const calla_engine *engine) { return engine->text; }

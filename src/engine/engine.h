@@ -32,18 +32,19 @@ typedef struct engine_slot {
     uint64_t used;        /* turn of the last step, to find the idle slot that was used least recently */
 } engine_slot;
 
-/* Where calla_engine_score wants its numbers; each may be NULL. */
+/* What a scoring job wants: a call for each row from `next` on, which begins as calla_engine_score_rows's `from`.  A job that was set
+ * aside is processed again up to `next` without logits, so that each row is delivered once. */
 typedef struct score_output {
-    float *token_logprobs; /* [n-1] */
-    int32_t *top1;         /* [n] */
-    float *logits_last;    /* [vocabulary rows] */
+    calla_row_fn fn;
+    void *user;
+    uint32_t next;
 } score_output;
 
 /* What a session does now, or did last. */
 typedef struct job {
     calla_event_fn fn;
     void *user;
-    const score_output *score;                        /* a job that scores instead of generating; else NULL */
+    score_output *score;                              /* a job that scores instead of generating; else NULL */
     sample_request sampling;                          /* without what changes from token to token */
     sample_bias *bias;                                /* [sampling.n_bias], owned */
     token_tally tally;                                /* only with penalties */
@@ -116,8 +117,11 @@ void *engine_thread(void *engine);
  * the session from here on, whatever is returned. */
 calla_status session_start(calla_session *s, calla_error *err);
 
-/* score.c: writes what out wants of the rows of a step.  Row r of the segment is token first + r of ids [n_ids]. */
-void score_rows(const score_output *out, const int32_t *ids, uint32_t n_ids, uint32_t first, uint32_t rows, model *m, uint32_t segment);
+/* score.c: how many rows a scoring job may have in the next step when `done` tokens are processed, of `wanted_rows` with logits and
+ * batch_rows in all; whether those rows' logits are wanted; and their delivery (row r of the segment is token first + r). */
+uint32_t score_most_rows(const score_output *out, uint32_t done, uint32_t wanted_rows, uint32_t batch_rows);
+bool score_wants_rows(const score_output *out, uint32_t done);
+void score_deliver(score_output *out, uint32_t first, uint32_t rows, model *m, uint32_t segment);
 
 /* sampling.c: checks the ranges of all parameters; messages name the parameter.  Ids of biases must be below vocabulary_rows. */
 calla_status sampling_check(const calla_sampling *s, uint32_t vocabulary_rows, calla_error *err);

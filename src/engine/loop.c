@@ -185,7 +185,7 @@ static void plan(calla_engine *e) {
         for (uint32_t i = 0; i < e->running_count; i++) {
             const calla_session *s = e->running[i];
             uint32_t done = processed(s), most = e->batch_rows;
-            if (s->job.score) most = e->score_rows > scores ? e->score_rows / scores : 1;
+            if (s->job.score) most = score_most_rows(s->job.score, done, e->score_rows > scores ? e->score_rows / scores : 1, most);
             e->items[i] = (schedule_item){.processed = done, .pending = s->n_ids - done, .max_rows = most};
         }
         schedule_result result = schedule_rows(e->items, e->running_count, e->batch_rows, free_pages(e));
@@ -208,7 +208,7 @@ static void describe(calla_engine *e, uint32_t i) {
     const schedule_item *item = &e->items[i];
     e->planned[i] = s;
     e->segments[i] = (model_segment){.sequence = s->slot->sequence, .ids = s->ids + item->processed, .rows = item->rows};
-    if (j->score) e->segments[i].want = WANT_ALL;
+    if (j->score && score_wants_rows(j->score, item->processed)) e->segments[i].want = WANT_ALL;
     if (j->score || item->rows < item->pending) return;
     sample_request *r = &e->requests[i];
     *r = j->sampling;
@@ -277,7 +277,7 @@ static void deliver(calla_engine *e, uint32_t i) {
     const model_segment *g = &e->segments[i];
     uint32_t before = e->items[i].processed, done = before + g->rows;
     s->slot->used = e->turn;
-    if (s->job.score) score_rows(s->job.score, s->ids, s->n_ids, before, g->rows, e->m, i);
+    if (s->job.score) score_deliver(s->job.score, before, g->rows, e->m, i);
     report_prompt(s, done);
     if (s->job.score && done == s->n_ids) finish_running(e, s, CALLA_FINISH_STOP, NULL);
     if (!g->sample) return;

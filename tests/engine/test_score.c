@@ -1,4 +1,4 @@
-/* Scoring: against recorded log-probabilities of tiny-a, in any company, and its errors. */
+/* Scoring: against recorded log-probabilities of tiny-a, in any company; rows of logits; and its errors. */
 #include "unit.h"
 
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "support/arrays.h"
 #include "transcript.h"
 
@@ -116,6 +117,114 @@ static void test_in_company(void **state) {
     calla_engine_close(e);
 }
 
+/* ---- calla_engine_score_rows ---- */
+
+typedef struct rows {
+    size_t first, next; /* positions that came: first … next - 1, without gaps or repeats */
+    bool in_order;
+    float *logits; /* [n][320] */
+} rows;
+
+static void keep_row(void *user, size_t at, const float *logits) {
+    rows *r = user;
+    if (r->first == SIZE_MAX) r->first = r->next = at;
+    r->in_order = r->in_order && at == r->next;
+    r->next = at + 1;
+    memcpy(r->logits + at * 320, logits, 320 * sizeof *logits);
+}
+
+static rows new_rows(size_t n) {
+    rows r = {.first = SIZE_MAX, .in_order = true, .logits = calloc(n * 320, sizeof(float))};
+    assert_non_null(r.logits);
+    return r;
+}
+
+static double logprob_of(const float *logits, int32_t id) {
+    double sum = 0;
+    for (int i = 0; i < 320; i++) sum += exp((double)logits[i]);
+    return (double)logits[id] - log(sum);
+}
+
+/* The rows are those that calla_engine_score saw, from every position on, at every size of a step. */
+static void test_rows(void **state) {
+    (void)state;
+    enum { N = 200 };
+    static int32_t ids[N];
+    random_ids(ids, N, 320, 4);
+    const uint32_t batch_rows[] = {256, 7, 1};
+    rows all = new_rows(N);
+    for (int b = 0; b < 3; b++) {
+        calla_engine *e = open_tiny(N, 1, batch_rows[b]);
+        score s = new_score(e, ids, N);
+        run_score(&s);
+        const size_t from[] = {0, 1, 63, 64, 130, N - 1};
+        for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+            rows part = new_rows(N);
+            assert_int_equal(calla_engine_score_rows(e, ids, N, from[i], keep_row, &part, NULL), CALLA_OK);
+            assert_true(part.in_order);
+            assert_int_equal(part.first, from[i]);
+            assert_int_equal(part.next, N);
+            if (b == 0 && i == 0) memcpy(all.logits, part.logits, N * 320 * sizeof(float));
+            /* ref: the same to the last bit */
+            assert_memory_equal(part.logits + from[i] * 320, all.logits + from[i] * 320, (N - from[i]) * 320 * sizeof(float));
+            free(part.logits);
+        }
+        for (size_t t = 0; t + 1 < N; t++) assert_true(fabs(logprob_of(all.logits + t * 320, ids[t + 1]) - (double)s.logprobs[t]) < 1e-5);
+        assert_memory_equal(s.last, all.logits + (N - 1) * 320, 320 * sizeof(float));
+        free_score(&s);
+        calla_engine_close(e);
+    }
+    free(all.logits);
+}
+
+typedef struct rows_job {
+    calla_engine *engine;
+    const int32_t *ids;
+    size_t n;
+    rows rows;
+    calla_status status;
+} rows_job;
+
+static void *run_rows(void *user) {
+    rows_job *j = user;
+    j->status = calla_engine_score_rows(j->engine, j->ids, j->n, 100, keep_row, &j->rows, NULL);
+    return NULL;
+}
+
+/* Four of 600 tokens in a pool of six pages: some are set aside half-way, and still each row comes once. */
+static void test_rows_when_pages_run_out(void **state) {
+    (void)state;
+    enum { N = 600, JOBS = 4 };
+    static int32_t ids[N];
+    random_ids(ids, N, 320, 5);
+    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
+                                    .device = "ref",
+                                    .ids_only = true,
+                                    .context_tokens = N,
+                                    .max_sequences = JOBS,
+                                    .batch_rows = 64};
+    calla_engine *e = NULL;
+    calla_error err = {0};
+    if (engine_open_on(&o, NULL, 6 * 256, &e, &err)) fail_msg("%s", err.message);
+    rows_job jobs[JOBS];
+    pthread_t threads[JOBS];
+    for (int i = 0; i < JOBS; i++) {
+        jobs[i] = (rows_job){.engine = e, .ids = ids, .n = N, .rows = new_rows(N)};
+        assert_int_equal(pthread_create(&threads[i], NULL, run_rows, &jobs[i]), 0);
+    }
+    for (int i = 0; i < JOBS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(jobs[i].status, CALLA_OK);
+        assert_true(jobs[i].rows.in_order);
+        assert_int_equal(jobs[i].rows.first, 100);
+        assert_int_equal(jobs[i].rows.next, N);
+        assert_memory_equal(jobs[i].rows.logits, jobs[0].rows.logits, N * 320 * sizeof(float));
+    }
+    assert_true(e->set_aside > 0);
+    for (int i = 0; i < JOBS; i++) free(jobs[i].rows.logits);
+    calla_engine_close(e);
+}
+
 static void test_arguments(void **state) {
     (void)state;
     calla_engine *e = open_tiny(50, 1, 8);
@@ -131,13 +240,20 @@ static void test_arguments(void **state) {
     int32_t top1 = -1;
     assert_int_equal(calla_engine_score(e, ids, 1, NULL, &top1, NULL, &err), CALLA_OK);
     assert_in_range(top1, 0, 319);
+    rows none = {0};
+    assert_int_equal(calla_engine_score_rows(e, ids, 10, 10, keep_row, &none, &err), CALLA_E_ARGUMENT);
+    assert_int_equal(calla_engine_score_rows(e, ids, 10, 0, NULL, &none, &err), CALLA_E_ARGUMENT);
+    assert_int_equal(calla_engine_score_rows(e, ids, 51, 50, keep_row, &none, &err), CALLA_E_LIMIT);
+    uint64_t bytes = 0;
+    assert_int_equal(calla_engine_check_weights(e, &bytes, &err), CALLA_OK);
+    assert_true(bytes > 10000);
     calla_engine_close(e);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recorded),
-        cmocka_unit_test(test_in_company),
+        cmocka_unit_test(test_recorded),  cmocka_unit_test(test_in_company),
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_rows_when_pages_run_out),
         cmocka_unit_test(test_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
