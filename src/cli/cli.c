@@ -53,7 +53,8 @@ calla_status cli_engine_options(const options *o, calla_engine_options *out, cal
     out->device = o->value[OPTION_DEVICE].text;
     out->context_tokens = (uint32_t)o->value[OPTION_CONTEXT].integer;
     out->batch_rows = (uint32_t)o->value[OPTION_BATCH_ROWS].integer;
-    out->max_sequences = (uint32_t)o->value[OPTION_SEQUENCES].integer;    out->kv = o->value[OPTION_KV].integer ? CALLA_KV_F32 : CALLA_KV_BF16;
+    out->max_sequences = (uint32_t)o->value[OPTION_SEQUENCES].integer;
+    out->kv = o->value[OPTION_KV].integer ? CALLA_KV_F32 : CALLA_KV_BF16;
     out->precision = o->value[OPTION_PRECISION].integer ? CALLA_PRECISION_FAST : CALLA_PRECISION_EXACT;
     out->threads = (uint32_t)o->value[OPTION_THREADS].integer;
     return CALLA_OK;
