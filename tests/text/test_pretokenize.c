@@ -249,7 +249,7 @@ static void test_linear(void **state) {
         const size_t n_piece = strlen(pieces[i]), n = 4 * MB / n_piece * n_piece;
         for (size_t k = 0; k < n; k++) text[k] = pieces[i][k % n_piece];
         const double half = seconds_of(text, n / n_piece / 2 * n_piece), whole = seconds_of(text, n);
-        assert_true(whole <= 3 * half + 0.01); /* quadratic would be seconds */
+        assert_true(whole <= 3 * half + 0.1); /* quadratic would be many seconds; the machine may be busy */
     }
     mem_free(text);
 }
