@@ -63,7 +63,7 @@ bool messages_check(json_object *messages, api_error *e) {
         return api_error_set(e, 400, NULL, "messages", "messages must be an array of at least one message");
     for (size_t i = 0; i < json_object_array_length(messages); i++) {
         json_object *message = json_object_array_get_idx(messages, i), *calls = NULL, *reasoning = NULL;
-        const char *role = NULL;
+        const char *role = "";
         char name[64];
         snprintf(name, sizeof name, "messages[%zu]", i);
         if (!json_object_is_type(message, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);

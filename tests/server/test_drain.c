@@ -15,7 +15,16 @@ static int now_ms(void) { return (int)(clock_now_ns() / 1000000u); }
 
 static void open_server(harness *h, uint32_t drain_ms) {
     const server_options options = {.drain_ms = drain_ms};
-    harness_open(h, &options, NULL);
+    const fake_options fake = {.context_tokens = 200000};
+    harness_open(h, &options, &fake);
+}
+
+/* Until so many jobs have begun. */
+static void wait_for_jobs(const harness *h, uint32_t n) {
+    for (int i = 0; fake_engine_stats(h->engine).generated < n; i++) {
+        if (i == 10000) fail_msg("the engine never got %u jobs", n);
+        usleep(1000);
+    }
 }
 
 static void ask(harness *h, client *c, const char *say, const char *more) {
@@ -38,10 +47,10 @@ static void test_finishes(void **state) {
     client_read_reply(&idle, &r, 2000);
     assert_int_equal(r.status, 200);
     reply_free(&r);
-    ask(&h, &streamed, "@token=40 one two three four five six seven", "\"enable_thinking\":false,\"stream\":true");
-    ask(&h, &whole, "@token=40 one two three four five six seven", "\"enable_thinking\":false");
+    ask(&h, &streamed, "@token=100 one two three four five six seven", "\"enable_thinking\":false,\"stream\":true");
+    ask(&h, &whole, "@token=100 one two three four five six seven", "\"enable_thinking\":false");
     assert_true(client_wait_for(&streamed, "one", 2000) >= 0);
-    while (fake_engine_stats(h.engine).running < 2) usleep(1000);
+    wait_for_jobs(&h, 2);
     kill(getpid(), SIGTERM);
     assert_true(client_wait_closed(&idle, 1000));
     late = (client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
@@ -78,7 +87,7 @@ static void check_cancels(uint32_t drain_ms, int signals, int most_ms) {
     ask(&h, &streamed, "@endless @token=20 text ", "\"stream\":true");
     ask(&h, &whole, "@endless @token=20 text ", "");
     ask(&h, &prompt, "@prompt=1000x50 long", "\"stream\":true");
-    while (fake_engine_stats(h.engine).running < 3) usleep(1000);
+    wait_for_jobs(&h, 3);
     const int begin = now_ms();
     for (int i = 0; i < signals; i++) {
         kill(getpid(), i ? SIGINT : SIGTERM);
@@ -125,7 +134,7 @@ static void test_stuck_client(void **state) {
     open_server(&h, 200);
     client c;
     ask(&h, &c, "@endless text ", "\"stream\":true");
-    while (fake_engine_stats(h.engine).running < 1) usleep(1000);
+    wait_for_jobs(&h, 1);
     usleep(300000);
     const int begin = now_ms();
     kill(getpid(), SIGTERM);
