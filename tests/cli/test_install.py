@@ -15,6 +15,7 @@ def main(build):
         model = prefix / 'share' / 'calla' / 'models' / 'pocket'
         for name in ('model.safetensors', 'tokenizer.json', 'README.md', 'WORDNET-LICENSE.txt'):
             assert (model / name).is_file(), f'{name} was not installed'
+        assert (model.parent / 'selftest' / 'runs.json').is_file(), 'the recorded runs of calla selftest were not installed'
         assert (prefix / 'include' / 'calla.h').is_file(), 'calla.h was not installed'
         env = {k: v for k, v in os.environ.items() if not k.startswith('CALLA_')}
         run = lambda: subprocess.run([program, 'tokenize'], input=b'Hello', capture_output=True, env=env, cwd=folder)

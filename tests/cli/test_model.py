@@ -153,7 +153,6 @@ class Eval(CommandTest):
     def test_wrong_calls(self):
         path = self.folder / 'ids.json'
         self.fails(2, '--ids FILE', 'eval')
-        self.fails(2, '--out FILE', 'eval', '--ids', path)
         self.fails(1, str(path), 'eval', '--ids', path, '--out', '-')
         for wrong in ['', '{"ids":[]}', '{"ids":[1,"2"]}', '{"ids":{}}']:
             path.write_text(wrong)
