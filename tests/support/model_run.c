@@ -12,12 +12,16 @@ static void must(calla_status status, const calla_error *err) {
     abort();
 }
 
+static const char *device(void) {
+    const char *name = getenv("CALLA_TEST_DEVICE");
+    return name ? name : "ref";
+}
+
 rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv) {
     calla_error err;
-    rig r = {0};
+    rig r = {.kv = kv};
     must(weights_open(dir, &r.w, &err), &err);
-    const char *device = getenv("CALLA_TEST_DEVICE");
-    model_options o = {.backend = backend_find(device ? device : "ref"),
+    model_options o = {.backend = backend_find(device()),
                        .batch_rows = rows,
                        .max_segments = sequences,
                        .max_wanted = rows,
@@ -71,6 +75,16 @@ double row_logprob(const float *logits, uint32_t n, int32_t id) {
     double max = logits[row_argmax(logits, n)], sum = 0;
     for (uint32_t i = 0; i < n; i++) sum += exp(logits[i] - max);
     return logits[id] - max - log(sum);
+}
+
+void assert_same_logits(const rig *r, const float *got, const float *want, size_t n) {
+    if (!memcmp(got, want, n * sizeof *got)) return;
+    double largest = 0;
+    for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)want[i]));
+    const double difference = largest_difference(got, want, n);
+    if (strcmp(device(), "ref") && difference <= (r->kv == CALLA_KV_F32 ? 1e-4 : 1e-3) * largest) return;
+    fprintf(stderr, "%s: logits differ by %g, the largest is %g\n", device(), difference, largest);
+    abort();
 }
 
 double largest_difference(const float *a, const float *b, size_t n) {

@@ -7,6 +7,7 @@
 typedef struct rig {
     weights *w;
     model *m;
+    calla_kv kv;
 } rig;
 
 /* Opens dir for prompts of up to `tokens` tokens in chunks of up to `rows`, logits for all of them, on the
@@ -24,6 +25,10 @@ sequence *rig_sequence(rig *r);
 
 uint32_t row_argmax(const float *logits, uint32_t n);
 double row_logprob(const float *logits, uint32_t n, int32_t id); /* log-softmax in double */
+
+/* Ends the test unless logits got and want [n] are the same: bit-equal on ref; on faster backends, whose kernels sum in another order for
+ * other numbers of rows, within 1e-4 of the largest one, or 1e-3 with a bf16 cache, where a last digit can fall to the other side. */
+void assert_same_logits(const rig *r, const float *got, const float *want, size_t n);
 
 /* The largest |a - b|; NaN anywhere gives infinity. */
 double largest_difference(const float *a, const float *b, size_t n);
