@@ -22,6 +22,7 @@ int command_tokenize(const options *o);
 int command_template(const options *o);
 int command_eval(const options *o);
 int command_selftest(const options *o);
+int command_bench(const options *o);
 
 /* help.c: everything below is printed from the table in option_table.c. */
 void help_print_overall(FILE *out);

@@ -32,7 +32,7 @@ static void print_wrapped(FILE *out, const char *text, int at, int indent) {
 
 static bool takes(command_id command, int id) { return option_table[id].commands >> command & 1; }
 
-static bool has_range(const option_spec *s) { return s->type == OPTION_INTEGER || s->type == OPTION_NUMBER; }
+static bool has_range(const option_spec *s) { return s->type == OPTION_INTEGER || s->type == OPTION_NUMBER || s->type == OPTION_LIST; }
 
 static void print_option(FILE *out, const option_spec *s) {
     char text[1024], range[128];

@@ -10,7 +10,7 @@
 static int (*const command_function[COMMAND_COUNT])(const options *) = {
     [COMMAND_RUN] = command_run,           [COMMAND_SERVE] = command_serve,       [COMMAND_INSPECT] = command_inspect,
     [COMMAND_TOKENIZE] = command_tokenize, [COMMAND_TEMPLATE] = command_template, [COMMAND_EVAL] = command_eval,
-    [COMMAND_SELFTEST] = command_selftest,
+    [COMMAND_SELFTEST] = command_selftest, [COMMAND_BENCH] = command_bench,
 };
 
 /* A standard stream that was closed by the caller must not become the number of the next file opened: fill it with /dev/null, opened

@@ -62,6 +62,9 @@ void option_describe_range(const option_spec *spec, char *out, size_t n) {
         else
             snprintf(out, n, "a whole number below 2^64");
         break;
+    case OPTION_LIST:
+        snprintf(out, n, "whole numbers from %.0f to %.0f, at most %d, with commas", spec->min, spec->max, OPTION_LIST_MAX);
+        break;
     case OPTION_NUMBER: snprintf(out, n, "a number %s %g to %g", spec->above_min ? "above" : "from", spec->min, spec->max); break;
     }
 }
@@ -78,9 +81,29 @@ static int choice_index(const char *choices, const char *text) {
 }
 
 /* Whether text is spelled as a decimal number: keeps out what strtod also takes (hexadecimal, "inf", leading blanks). */
-static bool is_decimal(const char *text, bool whole) { return *text && text[strspn(text, whole ? "0123456789" : "+-.0123456789eE")] == 0; }
+static bool is_decimal(const char *text) { return *text && text[strspn(text, "+-.0123456789eE")] == 0; }
 
-/* Turns v->text into a number or index.  `said` is how the user gave it: "--port" or "CALLA_PORT". */
+/* A whole number in the option's range: *end is where it stops. */
+static bool read_whole(const option_spec *spec, const char *text, uint64_t *out, char **end) {
+    if (*text < '0' || *text > '9') return false; /* strtoull takes blanks and signs as well */
+    errno = 0;
+    *out = strtoull(text, end, 10);
+    return errno == 0 && (double)*out >= spec->min && (double)*out <= spec->max;
+}
+
+static bool read_list(const option_spec *spec, option_value *v) {
+    uint64_t member;
+    char *at = NULL;
+    v->n_list = 0;
+    for (const char *text = v->text;; text = at + 1) {
+        if (v->n_list == OPTION_LIST_MAX || !read_whole(spec, text, &member, &at)) return false;
+        v->list[v->n_list++] = (uint32_t)member;
+        if (*at == 0) return true;
+        if (*at != ',') return false;
+    }
+}
+
+/* Turns v->text into a number, index or list.  `said` is how the user gave it: "--port" or "CALLA_PORT". */
 static calla_status read_value(const option_spec *spec, const char *said, option_value *v, calla_error *err) {
     bool ok = true;
     char *end = NULL;
@@ -94,14 +117,10 @@ static calla_status read_value(const option_spec *spec, const char *said, option
         v->integer = (uint64_t)(ok ? i : 0);
         break;
     }
-    case OPTION_INTEGER:
-        ok = is_decimal(v->text, true);
-        if (!ok) break;
-        v->integer = strtoull(v->text, &end, 10);
-        ok = errno == 0 && *end == 0 && (double)v->integer >= spec->min && (double)v->integer <= spec->max;
-        break;
+    case OPTION_INTEGER: ok = read_whole(spec, v->text, &v->integer, &end) && *end == 0; break;
+    case OPTION_LIST: ok = read_list(spec, v); break;
     case OPTION_NUMBER:
-        ok = is_decimal(v->text, false);
+        ok = is_decimal(v->text);
         if (!ok) break;
         v->number = strtod(v->text, &end);
         ok = end != v->text && *end == 0 && isfinite(v->number) && v->number <= spec->max &&
@@ -114,11 +133,15 @@ static calla_status read_value(const option_spec *spec, const char *said, option
     return error_set(err, CALLA_E_ARGUMENT, "%s takes %s, not \"%s\"", said, *v->text ? range : "a value", v->text);
 }
 
-/* The option that the n letters at name spell, or -1. */
-static int option_find(const char *name, size_t n) {
-    for (int i = 0; i < OPTION_COUNT; i++)
-        if (strlen(option_table[i].name) == n && memcmp(option_table[i].name, name, n) == 0) return i;
-    return -1;
+/* The option that the n letters at name spell: the command's own, else one of another command, else -1. */
+static int option_find(command_id command, const char *name, size_t n) {
+    int found = -1;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        if (strlen(option_table[i].name) != n || memcmp(option_table[i].name, name, n) != 0) continue;
+        if (takes(command, (option_id)i)) return i;
+        found = i;
+    }
+    return found;
 }
 
 static calla_status unknown_option(command_id command, const char *name, size_t n, calla_error *err) {
@@ -141,11 +164,12 @@ static calla_status unknown_option(command_id command, const char *name, size_t 
 /* An option that exists, but not here: say where. */
 static calla_status misplaced_option(command_id command, option_id id, calla_error *err) {
     char where[128] = "";
+    const char *name = option_table[id].name;
     size_t n = 0;
     for (int c = 0; c < COMMAND_COUNT && n < sizeof where; c++)
-        if (takes((command_id)c, id)) n += (size_t)snprintf(where + n, sizeof where - n, "%s%s", n ? ", " : "", command_table[c].name);
-    return error_set(err, CALLA_E_ARGUMENT, "--%s is an option of %s, not of %s", option_table[id].name, where,
-                     command_table[command].name);
+        if (takes((command_id)c, (option_id)option_find((command_id)c, name, strlen(name))))
+            n += (size_t)snprintf(where + n, sizeof where - n, "%s%s", n ? ", " : "", command_table[c].name);
+    return error_set(err, CALLA_E_ARGUMENT, "--%s is an option of %s, not of %s", name, where, command_table[command].name);
 }
 
 static calla_status read_option(options *o, int argc, char *const *argv, int *at, calla_error *err) {
@@ -156,7 +180,7 @@ static calla_status read_option(options *o, int argc, char *const *argv, int *at
                          "unknown option %s: options are written with two dashes, text that begins with one after --", word);
     const char *name = word + 2, *equals = strchr(name, '=');
     size_t n = equals ? (size_t)(equals - name) : strlen(name);
-    int id = option_find(name, n);
+    int id = option_find(o->command, name, n);
     if (id < 0) return unknown_option(o->command, name, n, err);
     const option_spec *spec = &option_table[id];
     if (!takes(o->command, (option_id)id)) return misplaced_option(o->command, (option_id)id, err);

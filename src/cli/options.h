@@ -15,6 +15,7 @@ typedef enum command_id {
     COMMAND_TEMPLATE,
     COMMAND_EVAL,
     COMMAND_SELFTEST,
+    COMMAND_BENCH,
     COMMAND_COUNT
 } command_id;
 
@@ -64,18 +65,25 @@ typedef enum option_id {
     OPTION_RECORD,
     OPTION_AGAINST,
     OPTION_RUNS,
+    OPTION_PROMPT,
+    OPTION_DEPTH,
+    OPTION_DECODE_STEPS,
+    OPTION_JSON_FILE,
     OPTION_LOG,
     OPTION_HELP,
     OPTION_COUNT
 } option_id;
 
-typedef enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_INTEGER, OPTION_NUMBER, OPTION_CHOICE } option_type;
+/* Of OPTION_LIST, whole numbers separated by commas: most that there may be. */
+enum { OPTION_LIST_MAX = 16 };
+
+typedef enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_INTEGER, OPTION_NUMBER, OPTION_CHOICE, OPTION_LIST } option_type;
 
 typedef struct option_spec {
-    const char *name;  /* without the dashes */
+    const char *name;  /* without the dashes; two options may share one if no command takes both */
     const char *value; /* what --help calls its value; of a choice: the choices, separated by '|'; NULL for a flag */
     option_type type;
-    double min, max;       /* of numbers, both allowed */
+    double min, max;       /* of numbers and the members of lists, both allowed */
     bool above_min;        /* min itself is not allowed */
     const char *preset;    /* the default, in the form a user would type; NULL: none */
     const char *otherwise; /* in words, what holds without it, where there is no preset */
@@ -87,10 +95,11 @@ typedef struct option_spec {
 extern const option_spec option_table[OPTION_COUNT];
 
 typedef struct option_value {
-    bool given;       /* on the command line or in the environment, not by default */
-    const char *text; /* as given, or the preset; NULL if neither */
-    uint64_t integer; /* of OPTION_INTEGER; of OPTION_CHOICE: the index among the choices */
-    double number;    /* of OPTION_NUMBER */
+    bool given;                             /* on the command line or in the environment, not by default */
+    const char *text;                       /* as given, or the preset; NULL if neither */
+    uint64_t integer;                       /* of OPTION_INTEGER; of OPTION_CHOICE: the index among the choices */
+    double number;                          /* of OPTION_NUMBER */
+    uint32_t list[OPTION_LIST_MAX], n_list; /* of OPTION_LIST */
 } option_value;
 
 typedef struct options {

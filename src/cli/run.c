@@ -16,11 +16,13 @@
 #include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/print.h"
+#include "cli/progress.h"
 
 typedef struct generation {
     int32_t *ids; /* [capacity]; entries below n are final */
     size_t capacity;
     atomic_size_t n;
+    atomic_uint prompt_total, prompt_done; /* tokens; total is written first */
     atomic_bool done;
     calla_finish finish; /* valid once done, as all below */
     calla_error error;
@@ -47,8 +49,10 @@ static void on_interrupt(int signal) {
 
 static void on_event(void *user, const calla_event *event) {
     generation *g = user;
-    if (event->kind == CALLA_EVENT_PROMPT) return;
-    if (event->kind == CALLA_EVENT_TOKEN) {
+    if (event->kind == CALLA_EVENT_PROMPT) {
+        atomic_store_explicit(&g->prompt_total, event->prompt_tokens, memory_order_relaxed);
+        atomic_store_explicit(&g->prompt_done, event->prompt_done, memory_order_release);
+    } else if (event->kind == CALLA_EVENT_TOKEN) {
         size_t n = atomic_load_explicit(&g->n, memory_order_relaxed);
         if (event->is_stop || n == g->capacity) return;
         g->ids[n] = event->id;
@@ -83,14 +87,27 @@ static void wait_for_wake(void) {
     }
 }
 
+/* A bar while a prompt that takes more than one step is processed; it goes before anything else is printed. */
+static void show_prompt(generation *g, progress *bar, bool over) {
+    uint32_t done = atomic_load_explicit(&g->prompt_done, memory_order_acquire);
+    uint32_t total = atomic_load_explicit(&g->prompt_total, memory_order_relaxed);
+    if (over || done == total)
+        progress_clear(bar);
+    else
+        progress_show(bar, "prompt", done, total);
+}
+
 /* Prints tokens as they come, until the DONE event. */
 static calla_status follow(calla_session *session, generation *g, calla_answer *answer, printer *out, calla_error *err) {
     calla_status status = CALLA_OK;
+    progress bar;
+    progress_init(&bar);
     size_t printed = 0;
     bool cancelled = false;
     for (;;) {
         bool done = atomic_load_explicit(&g->done, memory_order_acquire); /* before n: what came before DONE is printed */
         size_t n = atomic_load_explicit(&g->n, memory_order_acquire);
+        show_prompt(g, &bar, done || n > 0);
         for (bool stopped = false; status == CALLA_OK && printed < n; printed++)
             status = calla_answer_push(answer, g->ids[printed], &stopped, err);
         if (status == CALLA_OK) status = printer_flush(out, err);

@@ -10,7 +10,7 @@ import unittest
 import command
 from command import ROOT, CommandTest, calla, environment
 
-COMMANDS = ['run', 'serve', 'inspect', 'tokenize', 'template', 'eval', 'selftest']
+COMMANDS = ['run', 'serve', 'inspect', 'tokenize', 'template', 'eval', 'selftest', 'bench']
 
 
 class Help(CommandTest):
@@ -104,7 +104,7 @@ class Folders(CommandTest):
     """Every command that opens a model says which file is wrong."""
 
     OPENING = [['run', 'Hello', '--model'], ['inspect'], ['tokenize'], ['template'], ['eval', '--ids', 'IDS', '--out', '-'], ['selftest'],
-               ['serve', '--model']]
+               ['serve', '--model'], ['bench']]
 
     def each(self, skip=()):
         ids = self.folder / 'ids.json'
@@ -148,7 +148,7 @@ class Folders(CommandTest):
     def test_broken_tokenizer(self):
         model = self.copy_pocket()
         (model / 'tokenizer.json').write_text('{"model": {')
-        for arguments in self.each(skip=('inspect', 'eval', 'selftest')):
+        for arguments in self.each(skip=('inspect', 'eval', 'selftest', 'bench')):
             self.fails(1, 'tokenizer.json', *arguments, model)
 
     def test_ids_need_no_tokenizer(self):

@@ -35,7 +35,7 @@ class Run(CommandTest):
     def on_a_terminal(self, *arguments, **changes):
         master, slave = pty.openpty()
         process = subprocess.Popen([command.CALLA, 'run', *arguments], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
-                                   env=environment(TERM='xterm', **changes))
+                                   env=environment(**{'TERM': 'xterm', **changes}))
         os.close(slave)
         seen = b''
         while True:
@@ -54,6 +54,15 @@ class Run(CommandTest):
         self.assertEqual(self.on_a_terminal(*GREEDY, FRANCE), f'\033[2m{THOUGHT}\033[0m\n\n{ANSWER}\n')
         self.assertEqual(self.on_a_terminal(*GREEDY, FRANCE, NO_COLOR='1'), f'{THOUGHT}\n\n{ANSWER}\n')
         self.assertEqual(self.on_a_terminal(*GREEDY, '--no-think', FRANCE), f'{ANSWER}\n')
+
+    def test_a_bar_while_a_long_prompt_is_processed(self):
+        words = ['--no-think', *GREEDY, '--batch-rows', '4', '--max-tokens', '3', f'{FRANCE} ' * 40]
+        answer = self.works('run', *words)
+        seen = self.on_a_terminal(*words)
+        last = seen.rindex('\r')
+        self.assertRegex(seen[:last], r'\A(\rprompt \[#*\.+\] \d+ of \d+\033\[K)+\Z')
+        self.assertEqual(seen[last:], f'\r\033[K{answer}')
+        self.assertEqual(self.on_a_terminal(*words, TERM='dumb'), answer)
 
     def test_raw(self):
         prompt = f'<|im_start|>user\n{FRANCE}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n'

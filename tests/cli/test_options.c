@@ -1,6 +1,7 @@
 /* test_options.c: the option table: its own consistency, what the parser takes, and what it says about the rest. */
 #include "../unit.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,9 +44,9 @@ static void table_is_complete(void **state) {
         assert_int_equal(s->type == OPTION_FLAG, s->value == NULL);
         /* every option with a value says what holds without it, in one way */
         if (s->type != OPTION_FLAG) assert_true((s->preset != NULL) != (s->otherwise != NULL));
-        if (s->type == OPTION_INTEGER || s->type == OPTION_NUMBER) assert_true(s->min < s->max);
+        if (s->type == OPTION_INTEGER || s->type == OPTION_NUMBER || s->type == OPTION_LIST) assert_true(s->min < s->max);
         for (int j = 0; j < i; j++) {
-            assert_string_not_equal(s->name, option_table[j].name);
+            if (s->commands & option_table[j].commands) assert_string_not_equal(s->name, option_table[j].name);
             if (s->env && option_table[j].env) assert_string_not_equal(s->env, option_table[j].env);
         }
         if (!s->env) continue; /* CALLA_TOP_K for --top-k */
@@ -93,6 +94,45 @@ static void values_are_read(void **state) {
     accept(COMMAND_EVAL, "folder --ids - --out=x=y", &o);
     assert_string_equal(o.value[OPTION_MODEL].text, "folder");
     assert_string_equal(o.value[OPTION_OUT].text, "x=y");
+}
+
+static void lists_are_read(void **state) {
+    (void)state;
+    options o;
+    accept(COMMAND_BENCH, "folder", &o);
+    assert_int_equal(o.value[OPTION_PROMPT].n_list, 1);
+    assert_int_equal(o.value[OPTION_PROMPT].list[0], 512);
+    assert_int_equal(o.value[OPTION_DEPTH].list[0], 0);
+    accept(COMMAND_BENCH, "--prompt 512,7 --depth=0,4096,1048576", &o);
+    assert_int_equal(o.value[OPTION_PROMPT].n_list, 2);
+    assert_int_equal(o.value[OPTION_PROMPT].list[1], 7);
+    assert_int_equal(o.value[OPTION_DEPTH].n_list, 3);
+    assert_int_equal(o.value[OPTION_DEPTH].list[2], 1048576);
+    accept(COMMAND_BENCH, "--depth 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", &o);
+    assert_int_equal(o.value[OPTION_DEPTH].n_list, OPTION_LIST_MAX);
+    static const char *const wrong[] = {"0", "1,", ",1", "1,,2", "-1", "+1", "1;2", "x", "1,x", "1048577", "1,99999999999999999999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "--prompt=%s", wrong[i]);
+        refuse(COMMAND_BENCH, line, "--prompt takes whole numbers from 1 to 1048576, at most 16");
+    }
+    refuse(COMMAND_BENCH, "--depth 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "--depth takes");
+    refuse(COMMAND_BENCH, "--prompt=", "--prompt takes a value");
+}
+
+static void a_name_may_mean_two_things(void **state) {
+    (void)state;
+    options o;
+    accept(COMMAND_TOKENIZE, "--decode folder", &o);
+    assert_true(o.value[OPTION_DECODE].given && !o.value[OPTION_DECODE_STEPS].given);
+    assert_string_equal(o.value[OPTION_MODEL].text, "folder");
+    accept(COMMAND_BENCH, "--decode 32", &o);
+    assert_true(!o.value[OPTION_DECODE].given && o.value[OPTION_DECODE_STEPS].given);
+    assert_int_equal(o.value[OPTION_DECODE_STEPS].integer, 32);
+    refuse(COMMAND_TOKENIZE, "--decode=32", "--decode takes no value");
+    refuse(COMMAND_BENCH, "--decode", "--decode needs a value");
+    refuse(COMMAND_BENCH, "--decode 1 --decode 1", "--decode is given twice");
+    refuse(COMMAND_RUN, "--decode", "--decode is an option of tokenize, bench, not of run");
 }
 
 static void wrong_values_are_refused(void **state) {
@@ -175,6 +215,8 @@ int main(void) {
         cmocka_unit_test(table_is_complete),
         cmocka_unit_test(presets_hold),
         cmocka_unit_test(values_are_read),
+        cmocka_unit_test(lists_are_read),
+        cmocka_unit_test(a_name_may_mean_two_things),
         cmocka_unit_test(wrong_values_are_refused),
         cmocka_unit_test(unknown_options_get_a_hint),
         cmocka_unit_test(environment_counts_less_than_the_line),

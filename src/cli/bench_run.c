@@ -1,0 +1,125 @@
+/* bench_run.c: the measurement itself: sessions on an engine, and a clock.  Knows neither options nor how results are printed. */
+#include <time.h>
+
+#include "base/clock.h"
+#include "cli/bench.h"
+
+/* What the engine's thread writes during a job; read after it. */
+typedef struct watch {
+    uint64_t first_ns; /* clock at the first token */
+    uint64_t digest;
+    uint32_t prompt_tokens, tokens;
+    calla_finish finish;
+    calla_error error;
+    uint64_t prompt_ns, decode_ns;
+} watch;
+
+/* FNV-1a over the bytes of a token id, http://www.isthe.com/chongo/tech/comp/fnv/ */
+static uint64_t digest_add(uint64_t digest, int32_t id) {
+    for (int i = 0; i < 4; i++) digest = (digest ^ ((uint32_t)id >> (8 * i) & 0xFF)) * 0x100000001B3u;
+    return digest;
+}
+
+static void on_event(void *user, const calla_event *event) {
+    watch *w = user;
+    if (event->kind == CALLA_EVENT_TOKEN) {
+        if (!w->tokens++) w->first_ns = clock_now_ns();
+        w->digest = digest_add(w->digest, event->id);
+    } else if (event->kind == CALLA_EVENT_DONE) {
+        w->finish = event->finish;
+        if (event->error) w->error = *event->error;
+        w->prompt_tokens = event->prompt_tokens;
+        w->prompt_ns = event->prompt_ns;
+        w->decode_ns = event->decode_ns;
+    }
+}
+
+/* One job to its end: exactly max_tokens greedy tokens after exactly prompt_tokens new ones. */
+static calla_status run_job(calla_session *session, uint32_t prompt_tokens, uint32_t max_tokens, watch *w, calla_error *err) {
+    const calla_generate_options go = {.sampling = {.top_p = 1, .repetition_penalty = 1}, .max_tokens = max_tokens, .ignore_stop = true};
+    *w = (watch){.digest = 0xCBF29CE484222325u};
+    calla_status status = calla_session_generate(session, &go, on_event, w, err);
+    if (status != CALLA_OK) return status;
+    calla_session_wait(session);
+    if (w->finish == CALLA_FINISH_ERROR) {
+        *err = w->error;
+        return err->status != CALLA_OK ? err->status : CALLA_E_INTERNAL;
+    }
+    if (w->tokens == max_tokens && w->prompt_tokens == prompt_tokens) return CALLA_OK;
+    return error_set(err, CALLA_E_INTERNAL, "the engine took %u tokens and made %u, where %u and %u were asked for: a bug in calla",
+                     w->prompt_tokens, w->tokens, prompt_tokens, max_tokens);
+}
+
+/* ids [from … to-1] of the one endless prompt that every entry is the beginning of. */
+static calla_status append_ids(calla_session *session, uint32_t from, uint32_t to, uint32_t vocabulary, calla_error *err) {
+    int32_t ids[1024];
+    while (from < to) {
+        uint32_t n = 0;
+        for (; n < sizeof ids / sizeof *ids && from < to; n++, from++) ids[n] = (int32_t)(from * 2654435761u % vocabulary);
+        calla_status status = calla_session_append(session, ids, n, err);
+        if (status != CALLA_OK) return status;
+    }
+    return CALLA_OK;
+}
+
+/* The context is processed by a job of its own, which ends with one token: the first of the prompt's.  So the timed job has exactly
+ * `prompt` tokens to process after exactly `depth`. */
+static calla_status prepare(calla_session *session, const bench_entry *e, uint32_t vocabulary, calla_error *err) {
+    watch w;
+    calla_status status = append_ids(session, 0, e->depth, vocabulary, err);
+    if (status == CALLA_OK && e->depth) status = run_job(session, e->depth, 1, &w, err);
+    if (status == CALLA_OK) status = append_ids(session, e->depth + (e->depth > 0), e->depth + e->prompt, vocabulary, err);
+    return status;
+}
+
+static calla_status run_entry(calla_engine *engine, const bench *b, const bench_entry *e, bench_run *out, calla_error *err) {
+    calla_session *session = NULL;
+    watch w;
+    bench_reset_peak();
+    calla_status status = calla_session_open(engine, &session, err);
+    if (status == CALLA_OK) status = prepare(session, e, b->info.vocabulary, err);
+    const uint64_t start = clock_now_ns();
+    if (status == CALLA_OK) status = run_job(session, e->prompt, e->decode + 1, &w, err);
+    if (status == CALLA_OK) {
+        *out = (bench_run){.prompt_ns = w.prompt_ns, .decode_ns = w.decode_ns, .first_token_ns = w.first_ns - start, .digest = w.digest};
+        bench_read_peak(&out->peak_bytes, &out->private_bytes);
+    }
+    if (session) calla_session_close(session);
+    return status;
+}
+
+static calla_status check_digest(const bench_entry *e, const bench_run *run, calla_error *err) {
+    if (run->digest == e->warm_up.digest) return CALLA_OK;
+    return error_set(err, CALLA_E_INTERNAL,
+                     "the result is refused: prompt %u at depth %u gave other tokens the second time (digest %016llx, then %016llx); "
+                     "speed of wrong answers means nothing. If --threads 1 or another --device repeats, report a bug of this one",
+                     e->prompt, e->depth, (unsigned long long)e->warm_up.digest, (unsigned long long)run->digest);
+}
+
+static void measure_read_rate(bench *b, calla_engine *engine) {
+    double rate = calla_engine_read_rate(engine);
+    if (rate > b->read_rate) b->read_rate = rate;
+}
+
+calla_status bench_measure(bench *b, calla_engine *engine, progress *bar, calla_error *err) {
+    const uint32_t runs = b->n_entries * (1 + BENCH_ROUNDS);
+    calla_status status = CALLA_OK;
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(b->date, sizeof b->date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    bench_describe_machine(b->cpu, sizeof b->cpu, &b->cores);
+    calla_engine_get_info(engine, &b->info);
+    /* The buffer that is read for the rate would count as the process's peak, where that cannot be forgotten: then only afterwards. */
+    if (bench_reset_peak()) measure_read_rate(b, engine);
+    for (uint32_t i = 0; i < runs && status == CALLA_OK; i++) {
+        const uint32_t pass = i / b->n_entries, at = i % b->n_entries; /* pass 0: warm-up; then forwards, backwards */
+        bench_entry *e = &b->entries[pass == 0 || pass % 2 ? at : b->n_entries - 1 - at];
+        bench_run *run = pass ? &e->round[pass - 1] : &e->warm_up;
+        progress_show(bar, "measuring", i, runs);
+        status = run_entry(engine, b, e, run, err);
+        if (status == CALLA_OK) status = check_digest(e, run, err);
+    }
+    progress_clear(bar);
+    if (status == CALLA_OK) measure_read_rate(b, engine);
+    return status;
+}

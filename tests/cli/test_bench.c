@@ -1,0 +1,213 @@
+/* test_bench.c: the measurement of calla bench on an engine of its own, which notes what it is asked and answers by script. */
+#include <string.h>
+
+#include "../unit.h"
+#include "cli/bench.h"
+
+enum { VOCABULARY = 1000, MAX_JOBS = 32, MAX_IDS = 4096 };
+
+/* ---- the engine ---- */
+
+typedef struct asked {
+    int32_t ids[MAX_IDS]; /* all that the session holds when the job begins */
+    uint32_t n_ids, new_ids, max_tokens;
+    bool ignore_stop;
+    float temperature;
+} asked;
+
+static struct {
+    asked jobs[MAX_JOBS];
+    uint32_t n_jobs, open_sessions, rates;
+    uint32_t strange_job; /* this job ends with another token; from 1 */
+    uint32_t slow_job;    /* this one takes 4 % longer; from 1 */
+    uint32_t failing_job; /* from 1 */
+    uint32_t short_job;   /* makes one token too few; from 1 */
+    double read_rate[2];
+} world;
+
+struct calla_session {
+    int32_t ids[MAX_IDS];
+    uint32_t n, done;
+};
+
+const char *calla_version(void) { return "1.2.3"; }
+const char *calla_commit(void) { return "abc"; }
+
+void calla_engine_get_info(const calla_engine *engine, calla_engine_info *out) {
+    (void)engine;
+    *out = (calla_engine_info){.model_name = "quoted \"model\"",
+                               .device = "scripted",
+                               .device_detail = "detail",
+                               .vocabulary = VOCABULARY,
+                               .stages = 7,
+                               .token_bytes = 1000000,
+                               .state_bytes = 1000,
+                               .kv_token_bytes = 10};
+}
+
+double calla_engine_read_rate(calla_engine *engine) {
+    (void)engine;
+    return world.read_rate[world.rates++ % 2];
+}
+
+static calla_session the_session;
+
+calla_status calla_session_open(calla_engine *engine, calla_session **out, calla_error *err) {
+    (void)engine, (void)err;
+    world.open_sessions++;
+    the_session = (calla_session){0};
+    *out = &the_session;
+    return CALLA_OK;
+}
+
+void calla_session_close(calla_session *session) {
+    (void)session;
+    world.open_sessions--;
+}
+
+calla_status calla_session_append(calla_session *session, const int32_t *ids, size_t n, calla_error *err) {
+    (void)err;
+    assert_true(session->n + n <= MAX_IDS);
+    if (n) memcpy(session->ids + session->n, ids, n * sizeof *ids);
+    session->n += (uint32_t)n;
+    return CALLA_OK;
+}
+
+void calla_session_wait(calla_session *session) { (void)session; }
+
+calla_status calla_session_generate(calla_session *session, const calla_generate_options *o, calla_event_fn fn, void *user,
+                                    calla_error *err) {
+    (void)err;
+    assert_true(world.n_jobs < MAX_JOBS);
+    asked *a = &world.jobs[world.n_jobs++];
+    *a = (asked){.n_ids = session->n,
+                 .new_ids = session->n - session->done,
+                 .max_tokens = o->max_tokens,
+                 .ignore_stop = o->ignore_stop,
+                 .temperature = o->sampling.temperature};
+    memcpy(a->ids, session->ids, sizeof a->ids);
+    const uint32_t tokens = o->max_tokens - (world.n_jobs == world.short_job);
+    for (uint32_t i = 0; i < tokens; i++) {
+        const bool strange = world.n_jobs == world.strange_job && i + 1 == tokens;
+        const calla_event token = {.kind = CALLA_EVENT_TOKEN, .id = strange ? 5 : 4};
+        session->ids[session->n++] = token.id;
+        fn(user, &token);
+    }
+    session->done = session->n - 1;
+    calla_error failure = {CALLA_E_DEVICE, "the wire is cut"};
+    calla_event done = {.kind = CALLA_EVENT_DONE, .finish = CALLA_FINISH_LENGTH, .prompt_tokens = a->new_ids};
+    done.prompt_ns = a->new_ids * 1000000;
+    done.decode_ns = (o->max_tokens - 1) * (world.n_jobs == world.slow_job ? 10400000 : 10000000);
+    if (world.n_jobs == world.failing_job) done.finish = CALLA_FINISH_ERROR, done.error = &failure;
+    fn(user, &done);
+    return CALLA_OK;
+}
+
+/* ---- the tests ---- */
+
+static int reset(void **state) {
+    (void)state;
+    memset(&world, 0, sizeof world);
+    return 0;
+}
+
+static calla_status measure(bench *b, calla_error *err) {
+    progress bar = {0};
+    calla_status status = bench_measure(b, NULL, &bar, err);
+    assert_int_equal(world.open_sessions, 0);
+    return status;
+}
+
+static void jobs_are_those_of_the_contract(void **state) {
+    (void)state;
+    static bench b;
+    calla_error err = {0};
+    b = (bench){.entries = {{.prompt = 3, .decode = 2}, {.prompt = 2, .depth = 1500, .decode = 2}}, .n_entries = 2};
+    assert_int_equal(measure(&b, &err), CALLA_OK);
+    /* warm-up, forwards, backwards; an entry with a context has two jobs */
+    static const uint32_t new_ids[] = {3, 1500, 2, 3, 1500, 2, 1500, 2, 3};
+    static const uint32_t max_tokens[] = {3, 1, 3, 3, 1, 3, 1, 3, 3};
+    assert_int_equal(world.n_jobs, 9);
+    for (uint32_t j = 0; j < world.n_jobs; j++) {
+        const asked *a = &world.jobs[j];
+        assert_int_equal(a->new_ids, new_ids[j]);
+        assert_int_equal(a->max_tokens, max_tokens[j]);
+        assert_true(a->ignore_stop && a->temperature == 0);
+        for (uint64_t i = 0; i < a->n_ids; i++) /* id 1500 was made by the context's job */
+            assert_int_equal(a->ids[i], i == 1500 ? 4 : (int32_t)(i * 2654435761u % 4294967296u % VOCABULARY));
+    }
+    assert_int_equal(world.jobs[2].n_ids, 1502);
+    assert_true(b.entries[0].warm_up.digest != 0);
+}
+
+static void figures_follow_from_the_runs(void **state) {
+    (void)state;
+    static bench b;
+    calla_error err = {0};
+    b = (bench){.entries = {{.prompt = 100, .depth = 50, .decode = 10}}, .n_entries = 1};
+    world.read_rate[0] = world.read_rate[1] = 1e9;
+    world.slow_job = 6; /* decoding of the last round */
+    assert_int_equal(measure(&b, &err), CALLA_OK);
+    const bench_figures f = bench_figures_of(&b, &b.entries[0]);
+    assert_true(f.prefill_tok_s > 999.9 && f.prefill_tok_s < 1000.1);
+    assert_true(f.decode_tok_s > 98.03 && f.decode_tok_s < 98.04); /* 20 tokens in 204 ms */
+    assert_true(f.drift > 0.0399 && f.drift < 0.0401);
+    assert_int_equal(f.decode_context, 155);
+    assert_int_equal(f.bytes_per_token, 1000000 + 2 * 1000 + 155 * 10);
+    assert_true(f.share_of_read_rate > 0.0983 && f.share_of_read_rate < 0.0984);
+    assert_true(f.read_rate_gb_s == 1);
+    world.n_jobs = world.slow_job = 0;
+    assert_int_equal(measure(&b, &err), CALLA_OK);
+    assert_true(bench_figures_of(&b, &b.entries[0]).drift == 0);
+}
+
+static void the_better_read_rate_counts(void **state) {
+    (void)state;
+    static bench b;
+    calla_error err = {0};
+    b = (bench){.entries = {{.prompt = 1, .decode = 1}}, .n_entries = 1};
+    world.read_rate[0] = 2e9, world.read_rate[1] = 1e9;
+    assert_int_equal(measure(&b, &err), CALLA_OK);
+    assert_true(world.rates >= 1 && b.read_rate == 2e9);
+}
+
+static void other_tokens_are_refused(void **state) {
+    (void)state;
+    static bench b;
+    for (uint32_t strange = 1; strange <= 3; strange++) {
+        calla_error err = {0};
+        reset(NULL);
+        b = (bench){.entries = {{.prompt = 8, .decode = 4}}, .n_entries = 1};
+        world.strange_job = strange;
+        assert_int_equal(measure(&b, &err), CALLA_E_INTERNAL);
+        assert_non_null(strstr(err.message, "refused: prompt 8 at depth 0"));
+        assert_int_equal(world.n_jobs, strange == 1 ? 2 : strange);
+    }
+}
+
+static void failures_are_passed_on(void **state) {
+    (void)state;
+    static bench b;
+    calla_error err = {0};
+    b = (bench){.entries = {{.prompt = 8, .depth = 3, .decode = 4}}, .n_entries = 1};
+    for (uint32_t job = 1; job <= 6; job++) {
+        reset(NULL);
+        world.failing_job = job;
+        assert_int_equal(measure(&b, &err), CALLA_E_DEVICE);
+        assert_string_equal(err.message, "the wire is cut");
+        assert_int_equal(world.n_jobs, job);
+    }
+    reset(NULL);
+    world.short_job = 2;
+    assert_int_equal(measure(&b, &err), CALLA_E_INTERNAL);
+    assert_non_null(strstr(err.message, "made 4"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(jobs_are_those_of_the_contract, reset), cmocka_unit_test_setup(figures_follow_from_the_runs, reset),
+        cmocka_unit_test_setup(the_better_read_rate_counts, reset),    cmocka_unit_test_setup(other_tokens_are_refused, reset),
+        cmocka_unit_test_setup(failures_are_passed_on, reset),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
