@@ -122,7 +122,7 @@ def run_tests(variant, wanted, tally):
 
 def look_for_tools(tally):
     """meson leaves out tests whose tools are missing; here that is said."""
-    tools = {'node': 'tests of real clients', 'clang-format-19': 'test "format"'}
+    tools = {'node': 'tests of real clients', 'clang-format-19': 'test "format"', 'gnuplot': 'the picture of bench/compare'}
     if platform.system() == 'Linux' and platform.machine() == 'x86_64':
         tools |= {'qemu-x86_64': 'kernels on an older x86 processor', 'qemu-aarch64': 'kernels on Arm', 'aarch64-linux-gnu-gcc': 'kernels on Arm'}
     for tool, what in tools.items():
