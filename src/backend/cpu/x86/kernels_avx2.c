@@ -2,21 +2,11 @@
  *
  * linear: four outputs are widened into a buffer of 1,024 inputs (16 KB, in L1) and multiplied with four rows of activations at a time:
  * 16 sums in registers would not fit, so two outputs by four rows.  One to three rows skip the buffer. */
-#include <immintrin.h>
 #include <string.h>
 
-#include "backend/cpu/kernels.h"
-#include "base/float.h"
+#include "backend/cpu/x86/avx2.h"
 
 enum { D = GDN_HEAD_DIM, V = HEAD_DIM, BLOCK = 1024 /* inputs widened at a time */ };
-
-static inline float sum8(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-static inline __m256 bf16x8(const void *p) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16)); }
 
 /* 8 bytes of codes → 8 even (low nibbles) and 8 odd (high nibbles) inputs */
 static inline void codes8(const uint8_t *p, __m256 *even, __m256 *odd) {
@@ -35,7 +25,7 @@ static float dot_avx2(const float *a, const float *b, uint32_t n) {
         s3 = _mm256_fmadd_ps(_mm256_loadu_ps(a + k + 24), _mm256_loadu_ps(b + k + 24), s3);
     }
     for (; k + 8 <= n; k += 8) s0 = _mm256_fmadd_ps(_mm256_loadu_ps(a + k), _mm256_loadu_ps(b + k), s0);
-    float sum = sum8(_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
+    float sum = avx2_sum8(_mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3)));
     for (; k < n; k++) sum += a[k] * b[k];
     return sum;
 }
@@ -62,7 +52,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
             bias_part[i] += bias * sums[i][g];
         }
     }
-    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = sum8(total[i]) + bias_part[i];
+    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = avx2_sum8(total[i]) + bias_part[i];
 }
 
 /* Widens groups of one output, in the order of cpu_x: evens, then odds. */
@@ -91,14 +81,17 @@ static inline void tile(const float *w, const float *const *x, uint32_t rows, ui
         }
     }
     for (uint32_t i = 0; i < rows; i++) {
-        acc[i][0] += sum8(s[0][i]);
-        acc[i][1] += sum8(s[1][i]);
+        acc[i][0] += avx2_sum8(s[0][i]);
+        acc[i][1] += avx2_sum8(s[1][i]);
     }
 }
 
 static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
                         uint32_t n, bool q8, float *acc) {
-    (void)q8;
+    if (q8) {
+        avx2_linear_q8(m, which, first, count, x, list, n, acc);
+        return;
+    }
     const uint64_t row_bytes = weight_row_bytes(m), groups = weight_row_groups(m), row = (uint64_t)which * m->rows + first;
     const uint8_t *codes = m->codes + row * row_bytes, *scales = m->scales + row * groups * 2, *biases = m->biases + row * groups * 2;
     if (n <= 3) {
@@ -148,7 +141,7 @@ static void weight_row_avx2(const weight_mat *m, uint32_t which, uint32_t row, f
     const uint8_t *codes = m->codes + index * weight_row_bytes(m);
     if (m->bits == 16) {
         uint32_t k = 0;
-        for (; k + 8 <= m->cols; k += 8) _mm256_storeu_ps(out + k, bf16x8(codes + 2 * (size_t)k));
+        for (; k + 8 <= m->cols; k += 8) _mm256_storeu_ps(out + k, avx2_bf16(codes + 2 * (size_t)k));
         for (; k < m->cols; k++) out[k] = load_bf16(codes + 2 * (size_t)k);
         return;
     }
@@ -176,19 +169,16 @@ static void weight_row_avx2(const weight_mat *m, uint32_t which, uint32_t row, f
 }
 
 static void prepare_f32_avx2(const float *x, uint32_t cols, float *f32, float *sum) {
-    const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
     for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, f32 += CPU_GROUP) {
         __m256 total = _mm256_setzero_ps();
         for (uint32_t k = 0; k < 4; k++) {
-            const __m256 a = _mm256_loadu_ps(x + 16 * k), b = _mm256_loadu_ps(x + 16 * k + 8);
-            const __m256 even = _mm256_shuffle_ps(a, b, 0x88), odd = _mm256_shuffle_ps(a, b, 0xDD); /* lanes of 128 mixed: put right */
-            const __m256 e = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(_mm256_castps_si256(even), order)),
-                         o = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(_mm256_castps_si256(odd), order));
-            _mm256_storeu_ps(f32 + 8 * k, e);
-            _mm256_storeu_ps(f32 + 32 + 8 * k, o);
-            total = _mm256_add_ps(total, _mm256_add_ps(a, b));
+            __m256 even, odd;
+            avx2_reorder(x + 16 * k, &even, &odd);
+            _mm256_storeu_ps(f32 + 8 * k, even);
+            _mm256_storeu_ps(f32 + 32 + 8 * k, odd);
+            total = _mm256_add_ps(total, _mm256_add_ps(even, odd));
         }
-        sum[g] = sum8(total);
+        sum[g] = avx2_sum8(total);
     }
 }
 
@@ -255,7 +245,7 @@ static float exp_sum_avx2(float *p, uint32_t n, float max) {
         _mm256_storeu_ps(p + i, e);
         total = _mm256_add_ps(total, e);
     }
-    float sum = sum8(total), t[8];
+    float sum = avx2_sum8(total), t[8];
     if (i < n) {
         _mm256_storeu_ps(t, exp8(_mm256_sub_ps(load_part(p + i, n - i), m)));
         for (uint32_t j = 0; i < n; i++, j++) sum += p[i] = t[j];
@@ -297,7 +287,7 @@ static void delta_avx2(const float *src, float *dst, const float *q, const float
 }
 
 static inline __m256 kv8(const void *row, calla_kv kv, uint32_t i) {
-    return kv == CALLA_KV_F32 ? _mm256_loadu_ps((const float *)row + i) : bf16x8((const uint16_t *)row + i);
+    return kv == CALLA_KV_F32 ? _mm256_loadu_ps((const float *)row + i) : avx2_bf16((const uint16_t *)row + i);
 }
 
 static inline const void *kv_at(const void *base, calla_kv kv, size_t t) {
@@ -315,7 +305,7 @@ static inline __attribute__((always_inline)) void scores(const float *q, size_t 
             const __m256 x = kv8(row, kv, i);
             for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_fmadd_ps(x, _mm256_loadu_ps(q + j * q_stride + i), s[j]);
         }
-        for (uint32_t j = 0; j < heads; j++) out[j * out_stride + t] = sum8(s[j]);
+        for (uint32_t j = 0; j < heads; j++) out[j * out_stride + t] = avx2_sum8(s[j]);
     }
 }
 
@@ -347,8 +337,9 @@ static void attend_values_avx2(const float *p, size_t p_stride, uint32_t heads, 
 
 const cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
-    .has_q8 = false,
+    .has_q8 = true,
     .linear = linear_avx2,
+    .prepare_q8 = avx2_prepare_q8,
     .weight_row = weight_row_avx2,
     .dot = dot_avx2,
     .prepare_f32 = prepare_f32_avx2,
