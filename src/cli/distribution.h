@@ -23,8 +23,8 @@ typedef struct row_top {
 bool distribution_top(const float *logits, uint32_t n, int32_t target, uint32_t top, row_top *out);
 
 /* Kullback-Leibler divergence of logits [n] from the reference, in nats, over reference->n + 1 outcomes: its tokens by name, and the
- * rest.  Joining outcomes can only lessen it: a lower bound of the divergence over all tokens, which what joins the rest, at most a
- * few thousandths of the mass in practice, keeps close.  Never below 0.  logits must be finite; scratch [n] is overwritten. */
+ * rest.  Joining outcomes can only lessen it, so this is a lower bound of the divergence over all tokens, near to it where the rest has
+ * little mass.  Never below 0.  logits must be finite; scratch [n] is overwritten. */
 double distribution_divergence(const row_top *reference, const float *logits, uint32_t n, float *scratch);
 
 /* The value that a share of x [n] does not pass (0.99: the 99th percentile), by nearest rank; sorts x.  n at least 1. */

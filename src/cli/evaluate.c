@@ -1,6 +1,8 @@
 /* evaluate.c: see evaluate.h. */
 #include "cli/evaluate.h"
 
+#include <math.h>
+
 #include "base/memory.h"
 
 uint32_t evaluation_positions(size_t n_ids, uint32_t window, uint32_t stride, uint32_t limit) {
@@ -44,6 +46,7 @@ static void take_row(void *user, size_t at, const float *logits) {
         p->sum->same_top1 += row.ids[0] == reference.ids[0];
         const double kl = distribution_divergence(&reference, logits, p->vocabulary_rows, p->scratch);
         p->sum->kl_mean += kl / task->positions;
+        p->sum->kl_largest = fmax(p->sum->kl_largest, (double)(float)kl);
         p->kl[p->done] = (float)kl;
     }
     p->done++;
@@ -83,10 +86,7 @@ calla_status evaluate(calla_engine *engine, const evaluation_task *task, evaluat
         if (!p.scratch || !p.kl) status = error_nomem(err, "the comparison");
     }
     if (!status) status = run_windows(engine, &p, err);
-    if (!status && task->against) {
-        out->kl_p99 = distribution_percentile(p.kl, task->positions, 0.99);
-        out->kl_largest = (double)p.kl[task->positions - 1]; /* sorted */
-    }
+    if (!status && p.kl) out->kl_p99 = distribution_percentile(p.kl, task->positions, 0.99);
     mem_free(p.scratch);
     mem_free(p.kl);
     return status;
