@@ -154,7 +154,7 @@ class Selftest(CommandTest):
             self.assertIn(name, report)
 
     def test_the_table_says_the_same(self):
-        table = self.works('selftest', '--device', 'ref')
+        table = self.works('selftest', *([] if os.environ.get('CALLA_TEST_SHORT') else ['--device', 'ref']))
         self.assertRegex(table, r'(?m)^recorded runs +not for this model: they are of Qwen3\.6-35B-A3B in 4 bits')
         self.assertRegex(table, r'(?m)^5 passed, 0 failed, 1 not for this model$')
 

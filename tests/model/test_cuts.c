@@ -36,7 +36,7 @@ static void check_cuts(const char *name, int prompt, calla_kv kv) {
     float *whole = rig_run(&r, ids, (uint32_t)n, 700), *single = rig_run(&r, ids, (uint32_t)n, 1);
     assert_same_logits(&r, single, whole, n * V);
     free(single);
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < (test_short() ? 2 : 4); round++) {
         random_state = (uint64_t)round;
         float *cut = malloc(n * V * sizeof *cut);
         assert_non_null(cut);
@@ -57,8 +57,8 @@ static void check_cuts(const char *name, int prompt, calla_kv kv) {
 
 static void test_cuts_tiny_a(void **state) {
     (void)state;
-    check_cuts("tiny-a", 7, CALLA_KV_F32);
-    check_cuts("tiny-a", 7, CALLA_KV_BF16);
+    check_cuts("tiny-a", test_short() ? 6 : 7, CALLA_KV_F32);
+    check_cuts("tiny-a", test_short() ? 6 : 7, CALLA_KV_BF16);
 }
 
 static void test_cuts_tiny_b(void **state) {

@@ -111,3 +111,5 @@ static const char *below(const char *variable, const char *relative) {
 const char *test_data(const char *relative) { return below("CALLA_TEST_DATA", relative); }
 
 const char *test_models(const char *relative) { return below("CALLA_MODELS", relative); }
+
+bool test_short(void) { return getenv("CALLA_TEST_SHORT") != NULL; }

@@ -20,4 +20,7 @@ int32_t *arrays_i32(const arrays *a, const char *name, size_t *n);
 const char *test_data(const char *relative);
 const char *test_models(const char *relative);
 
+/* Whether tests should take fewer and shorter prompts (CALLA_TEST_SHORT, set in sanitizer builds). */
+bool test_short(void);
+
 #endif
