@@ -11,6 +11,8 @@
 
 #include "backend/cpu/x86/avx512.h"
 
+enum { PREFETCH = 4096 /* bytes of codes ahead */ };
+
 /* [low nibbles | high nibbles] of 32 bytes of codes */
 static inline __m512i codes64(const uint8_t *p) {
     const __m512i twice = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)p));
@@ -55,6 +57,8 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
     for (uint32_t g = 0; g < groups; g += 16) { /* scales and biases of up to 16 groups at a time */
         const uint32_t some = groups - g < 16 ? groups - g : 16;
         const __mmask16 part = avx512_part(some);
+        _mm_prefetch(scales + 8 * 2 * (size_t)groups + 2 * (size_t)g, _MM_HINT_T0); /* of the eighth output from here */
+        _mm_prefetch(biases + 8 * 2 * (size_t)groups + 2 * (size_t)g, _MM_HINT_T0);
         float scale[4][16];
         const __m512 s = avx512_bf16(_mm256_maskz_loadu_epi16(part, scales + 2 * (size_t)g)),
                      bias = avx512_bf16(_mm256_maskz_loadu_epi16(part, biases + 2 * (size_t)g));
@@ -63,6 +67,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
             other[i] = _mm512_fmadd_ps(bias, _mm512_maskz_loadu_ps(part, x[i].sum + g), other[i]);
         }
         for (uint32_t h = 0; h < some; h++, codes += CPU_GROUP / 2) {
+            _mm_prefetch(codes + PREFETCH, _MM_HINT_T0); /* memory is further away than the instructions in flight reach */
             const __m512i w = codes64(codes);
             for (uint32_t i = 0; i < n; i++) {
                 const __m512i d = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, _mm512_loadu_si512(x[i].q8 + (size_t)(g + h) * CPU_GROUP));
