@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "backend/cpu/kernels.h"
-#include "backend/ref/ref.h"
+#include "backend/ref/plain.h"
 #include "base/float.h"
 #include "base/random.h"
 #include "support/guard.h"

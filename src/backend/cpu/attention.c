@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/ref/plain.h"
 #include "base/float.h"
 
 enum { D = HEAD_DIM, SPLIT_TOKENS = 8 * KV_PAGE_TOKENS, ENOUGH_TASKS = 64 /* rows times heads from which on no row is split */ };
@@ -45,15 +46,6 @@ typedef struct attention_run {
     float q_gain[D], k_gain[D];
 } attention_run;
 
-/* Rotates pairs (j, j + 32), j < 32, by position · theta^(−2j/64); angles in double, since positions go to 262,143. */
-static void rope(float *x, const float *cosine, const float *sine) {
-    for (uint32_t j = 0; j < ROTARY_DIM / 2; j++) {
-        const float a = x[j], c = x[j + ROTARY_DIM / 2];
-        x[j] = a * cosine[j] - c * sine[j];
-        x[j + ROTARY_DIM / 2] = c * cosine[j] + a * sine[j];
-    }
-}
-
 /* Norms and rotates q (in place) and k of a row, and puts k and v into the cache. */
 static void cache_task(void *context, uint32_t row, uint32_t thread) {
     const attention_run *run = context;
@@ -65,20 +57,16 @@ static void cache_task(void *context, uint32_t row, uint32_t thread) {
     float *q = (float *)b->buf[BUF_MIXER_IN] + (size_t)row * shape_mixer_in_values(s), *k = q + 2 * (size_t)shape_query_values(s),
           *v = k + shape_kv_values(s);
     float cosine[ROTARY_DIM / 2], sine[ROTARY_DIM / 2];
-    for (uint32_t j = 0; j < ROTARY_DIM / 2; j++) {
-        const double angle = position * pow(s->rope_theta, -2.0 * j / ROTARY_DIM);
-        cosine[j] = (float)cos(angle);
-        sine[j] = (float)sin(angle);
-    }
+    ref_rope_angles(position, s->rope_theta, cosine, sine);
     for (uint32_t h = 0; h < s->attention_heads; h++) {
         float *x = q + (size_t)h * 2 * D;
         cpu_rmsnorm(b, x, run->q_gain, D, x);
-        rope(x, cosine, sine);
+        ref_rope(x, cosine, sine);
     }
     for (uint32_t h = 0; h < s->kv_heads; h++) {
         float *x = k + (size_t)h * D;
         cpu_rmsnorm(b, x, run->k_gain, D, x);
-        rope(x, cosine, sine);
+        ref_rope(x, cosine, sine);
         kv_store(b, kv_page(b, run->layer, page, 0, h), position % KV_PAGE_TOKENS, x);
         kv_store(b, kv_page(b, run->layer, page, 1, h), position % KV_PAGE_TOKENS, v + (size_t)h * D);
     }
@@ -155,8 +143,8 @@ void cpu_attention_mix(backend *b, uint32_t layer) {
     for (uint32_t r = 0; r < t->rows; r++) longest = t->positions[r] > longest ? t->positions[r] : longest;
     run.split_tokens = t->rows * b->s->kv_heads >= ENOUGH_TASKS ? UINT32_MAX : SPLIT_TOKENS;
     run.splits = longest / run.split_tokens + 1;
-    cpu_load_vec(&b->w->layer[layer].q_norm, run.q_gain);
-    cpu_load_vec(&b->w->layer[layer].k_norm, run.k_gain);
+    ref_load_vec(&b->w->layer[layer].q_norm, run.q_gain);
+    ref_load_vec(&b->w->layer[layer].k_norm, run.k_gain);
     cpu_each_row(b, cache_task, &run, t->rows);
     pool_run(b->pool, split_task, &run, t->rows * b->s->kv_heads * run.splits);
     cpu_each_row(b, combine_task, &run, t->rows);

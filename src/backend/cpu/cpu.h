@@ -66,7 +66,6 @@ void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uin
 void cpu_x_row(const backend *b, cpu_x *x, uint32_t row);
 
 /* ---- rows.c ---- */
-void cpu_load_vec(const weight_vec *v, float *out);
 void cpu_rmsnorm(const backend *b, const float *x, const float *gain, uint32_t n, float *out);
 /* scratch.normed and scratch.input ← rmsnorm(residual) · gain, for all rows */
 void cpu_norm_input(backend *b, const weight_vec *gain, float *out);

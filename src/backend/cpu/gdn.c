@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/ref/plain.h"
 
 enum { D = GDN_HEAD_DIM };
 
@@ -32,7 +33,7 @@ static void load_taps(const weight_vec *conv, uint32_t channel, float w[CONV_WID
     float flat[D * CONV_WIDTH];
     part.n = D * CONV_WIDTH;
     part.data += (size_t)channel * CONV_WIDTH * (conv->type == WEIGHT_BF16 ? 2 : 4);
-    cpu_load_vec(&part, flat);
+    ref_load_vec(&part, flat);
     for (uint32_t c = 0; c < D; c++)
         for (uint32_t j = 0; j < CONV_WIDTH; j++) w[j][c] = flat[c * CONV_WIDTH + j];
 }
@@ -67,8 +68,6 @@ static void normalize(const backend *b, const float *x, size_t stride, uint32_t 
     }
 }
 
-static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
-
 static void gdn_task(void *context, uint32_t task, uint32_t thread) {
     const gdn_run *run = context;
     backend *b = run->b;
@@ -90,8 +89,8 @@ static void gdn_task(void *context, uint32_t task, uint32_t thread) {
     normalize(b, y + (size_t)(keys + h) * D, C, seg->rows, 1, k);
 
     float a_log[MAX_GDN_HEADS], dt_bias[MAX_GDN_HEADS];
-    cpu_load_vec(&l->a_log, a_log);
-    cpu_load_vec(&l->dt_bias, dt_bias);
+    ref_load_vec(&l->a_log, a_log);
+    ref_load_vec(&l->dt_bias, dt_bias);
     for (uint32_t v = h * per_key; v < (h + 1) * per_key; v++) {
         conv_head(b, l, seg, window_in, window_out, (2 * keys + v) * D);
         float *alpha = b->scratch.alpha + (size_t)v * b->limits.rows + seg->first_row,
@@ -99,7 +98,7 @@ static void gdn_task(void *context, uint32_t task, uint32_t thread) {
         for (uint32_t t = 0; t < seg->rows; t++) {
             const float *ab =
                 (const float *)b->buf[BUF_MIXER_IN] + (size_t)(seg->first_row + t) * shape_mixer_in_values(s) + C + (size_t)V * D;
-            alpha[t] = expf(-expf(a_log[v]) * softplus(ab[v] + dt_bias[v]));
+            alpha[t] = expf(-expf(a_log[v]) * ref_softplus(ab[v] + dt_bias[v]));
             beta[t] = 1 / (1 + expf(-ab[V + v]));
         }
         float *to = state_out + (size_t)v * D * D;
@@ -124,7 +123,7 @@ static void gate_task(void *context, uint32_t row, uint32_t thread) {
     const float *o = (const float *)b->buf[BUF_MIXER_OUT] + (size_t)row * shape_mixer_out_values(s);
     const float *z = (const float *)b->buf[BUF_MIXER_IN] + (size_t)row * shape_mixer_in_values(s) + shape_conv_channels(s);
     float *x = b->scratch.normed + (size_t)row * n, *silu = cpu_thread_scratch(b, thread), gain[D];
-    cpu_load_vec(&b->w->layer[run->layer].gdn_norm, gain);
+    ref_load_vec(&b->w->layer[run->layer].gdn_norm, gain);
     memcpy(silu, z, n * sizeof *silu);
     for (uint32_t h = 0; h < s->gdn_value_heads; h++) cpu_rmsnorm(b, o + (size_t)h * D, gain, D, x + (size_t)h * D);
     b->k->silu_mul(silu, x, n);

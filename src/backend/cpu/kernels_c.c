@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/kernels.h"
-#include "backend/ref/ref.h"
+#include "backend/ref/plain.h"
 #include "base/float.h"
 
 enum { D = GDN_HEAD_DIM, V = HEAD_DIM };

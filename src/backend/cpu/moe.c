@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/ref/plain.h"
 
 typedef struct moe_run {
     backend *b;
@@ -19,30 +20,14 @@ static float *shared_gate_values(const backend *b) { /* [rows], behind [rows][sh
     return (float *)b->buf[BUF_SHARED] + (size_t)b->limits.rows * b->s->shared_width;
 }
 
-/* The k largest of logits [n] (ties: lowest index), and the softmax over them. */
-static void top_k(float *logits, uint32_t n, uint32_t k, uint32_t *expert, float *weight) {
-    for (uint32_t i = 0; i < k; i++) {
-        uint32_t best = 0;
-        for (uint32_t e = 1; e < n; e++)
-            if (logits[e] > logits[best]) best = e;
-        expert[i] = best;
-        weight[i] = logits[best];
-        logits[best] = -INFINITY;
-    }
-    float sum = 0;
-    const float max = weight[0];
-    for (uint32_t i = 0; i < k; i++) sum += weight[i] = expf(weight[i] - max);
-    for (uint32_t i = 0; i < k; i++) weight[i] /= sum;
-}
-
 static void choose_task(void *context, uint32_t row, uint32_t thread) {
     const moe_run *run = context;
     backend *b = run->b;
     const model_shape *s = b->s;
     const uint32_t K = s->top_k;
     (void)thread;
-    top_k(b->scratch.router + (size_t)row * s->experts, s->experts, K, (uint32_t *)b->buf[BUF_ROUTE_EXPERT] + (size_t)row * K,
-          (float *)b->buf[BUF_ROUTE_WEIGHT] + (size_t)row * K);
+    ref_top_k(b->scratch.router + (size_t)row * s->experts, s->experts, K, (uint32_t *)b->buf[BUF_ROUTE_EXPERT] + (size_t)row * K,
+              (float *)b->buf[BUF_ROUTE_WEIGHT] + (size_t)row * K);
     shared_gate_values(b)[row] = 1 / (1 + expf(-shared_gate_values(b)[row]));
     float *shared = (float *)b->buf[BUF_SHARED] + (size_t)row * s->shared_width;
     b->k->silu_mul(shared, b->scratch.up + (size_t)row * s->shared_width, s->shared_width);

@@ -2,8 +2,8 @@
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/ref/plain.h"
 #include "backend/ref/sample.h"
-#include "base/float.h"
 
 void *cpu_thread_scratch(const backend *b, uint32_t thread) { return b->scratch.thread + thread * b->scratch.thread_bytes; }
 
@@ -12,11 +12,6 @@ void cpu_each_row(backend *b, pool_task_fn fn, void *context, uint32_t rows) {
         fn(context, 0, 0);
     else
         pool_run(b->pool, fn, context, rows);
-}
-
-void cpu_load_vec(const weight_vec *v, float *out) {
-    for (uint32_t i = 0; i < v->n; i++)
-        out[i] = v->add + (v->type == WEIGHT_BF16 ? load_bf16(v->data + 2 * (size_t)i) : load_f32(v->data + 4 * (size_t)i));
 }
 
 void cpu_rmsnorm(const backend *b, const float *x, const float *gain, uint32_t n, float *out) {
@@ -35,7 +30,7 @@ static void norm_task(void *context, uint32_t task, uint32_t thread) {
     backend *b = run->b;
     const uint32_t H = b->s->hidden, row = run->rows ? run->rows[task] : task;
     float *gain = cpu_thread_scratch(b, thread);
-    cpu_load_vec(run->gain, gain);
+    ref_load_vec(run->gain, gain);
     cpu_rmsnorm(b, (const float *)b->buf[BUF_RESIDUAL] + (size_t)row * H, gain, H,
                 (float *)(uintptr_t)b->scratch.input.plain + (size_t)task * H);
     cpu_x_row(b, &b->scratch.input, task);

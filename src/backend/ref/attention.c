@@ -42,23 +42,6 @@ static const float *kv_load(const backend *b, size_t at, float *tmp) {
     return tmp;
 }
 
-/* Rotates pairs (j, j + 32), j < 32, by position · theta^(−2j/64); angles in double, since positions go to 262,143. */
-static void rope_angles(uint32_t position, double theta, float *cosine, float *sine) {
-    for (uint32_t j = 0; j < ROTARY_DIM / 2; j++) {
-        double angle = position * pow(theta, -2.0 * j / ROTARY_DIM);
-        cosine[j] = (float)cos(angle);
-        sine[j] = (float)sin(angle);
-    }
-}
-
-static void rope(float *x, const float *cosine, const float *sine) {
-    for (uint32_t j = 0; j < ROTARY_DIM / 2; j++) {
-        float a = x[j], c = x[j + ROTARY_DIM / 2];
-        x[j] = a * cosine[j] - c * sine[j];
-        x[j + ROTARY_DIM / 2] = c * cosine[j] + a * sine[j];
-    }
-}
-
 /* Norms and rotates q (in place) and k, and puts k and v into the cache. */
 static void write_cache(backend *b, uint32_t layer, const batch_segment *seg) {
     const model_shape *s = b->s;
@@ -71,16 +54,16 @@ static void write_cache(backend *b, uint32_t layer, const batch_segment *seg) {
         float *q = (float *)b->buf[BUF_MIXER_IN] + (size_t)(seg->first_row + i) * shape_mixer_in_values(s);
         float *k = q + 2 * (size_t)shape_query_values(s), *v = k + shape_kv_values(s);
         const size_t row = (size_t)(position % KV_PAGE_TOKENS) * D;
-        rope_angles(position, s->rope_theta, cosine, sine);
+        ref_rope_angles(position, s->rope_theta, cosine, sine);
         for (uint32_t h = 0; h < s->attention_heads; h++) {
             float *x = q + (size_t)h * 2 * D;
             ref_rmsnorm(x, q_gain, s->norm_eps, D, x);
-            rope(x, cosine, sine);
+            ref_rope(x, cosine, sine);
         }
         for (uint32_t h = 0; h < s->kv_heads; h++) {
             float *x = k + (size_t)h * D;
             ref_rmsnorm(x, k_gain, s->norm_eps, D, x);
-            rope(x, cosine, sine);
+            ref_rope(x, cosine, sine);
             kv_store(b, kv_offset(b, layer, page, 0, h) + row, x);
             kv_store(b, kv_offset(b, layer, page, 1, h) + row, v + (size_t)h * D);
         }

@@ -11,22 +11,6 @@ static float *shared_gate_values(backend *b) { /* [rows], behind [rows][shared w
     return (float *)b->buf[BUF_SHARED] + (size_t)b->limits.rows * b->s->shared_width;
 }
 
-/* The k largest of logits [n] (ties: lowest index), and the softmax over them. */
-static void top_k(float *logits, uint32_t n, uint32_t k, uint32_t *expert, float *weight) {
-    for (uint32_t i = 0; i < k; i++) {
-        uint32_t best = 0;
-        for (uint32_t e = 1; e < n; e++)
-            if (logits[e] > logits[best]) best = e;
-        expert[i] = best;
-        weight[i] = logits[best];
-        logits[best] = -INFINITY;
-    }
-    float sum = 0;
-    const float max = weight[0];
-    for (uint32_t i = 0; i < k; i++) sum += weight[i] = expf(weight[i] - max);
-    for (uint32_t i = 0; i < k; i++) weight[i] /= sum;
-}
-
 void ref_route(backend *b, uint32_t layer) {
     const model_shape *s = b->s;
     const layer_weights *l = &b->w->layer[layer];
@@ -38,8 +22,8 @@ void ref_route(backend *b, uint32_t layer) {
 
     ref_linear(&l->router, 0, x, H, logits, s->experts, rows, weight);
     for (uint32_t r = 0; r < rows; r++)
-        top_k(logits + (size_t)r * s->experts, s->experts, K, (uint32_t *)b->buf[BUF_ROUTE_EXPERT] + (size_t)r * K,
-              (float *)b->buf[BUF_ROUTE_WEIGHT] + (size_t)r * K);
+        ref_top_k(logits + (size_t)r * s->experts, s->experts, K, (uint32_t *)b->buf[BUF_ROUTE_EXPERT] + (size_t)r * K,
+                  (float *)b->buf[BUF_ROUTE_WEIGHT] + (size_t)r * K);
 
     ref_linear(&l->shared_router, 0, x, H, shared_gate_values(b), 1, rows, weight);
     for (uint32_t r = 0; r < rows; r++) shared_gate_values(b)[r] = ref_sigmoid(shared_gate_values(b)[r]);

@@ -6,6 +6,7 @@
 #define CALLA_BACKEND_REF_REF_H
 
 #include "backend/backend.h"
+#include "backend/ref/plain.h"
 
 typedef struct ref_scratch { /* views into BUF_SCRATCH */
     float *weight;           /* [max columns]: one dequantized row of a matrix */
@@ -29,21 +30,13 @@ struct backend {
 };
 
 /* ---- linear.c ---- */
-/* out [cols]: row `row` of matrix `which` as f32: scale · code + bias. */
-void ref_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
-/* Σ a_i b_i in 16 partial sums that are added pairwise, then the tail: the order depends on n alone. */
-float ref_dot(const float *a, const float *b, uint32_t n);
 /* out[r·out_stride + o] = Σ_k W[o][k] x[r·x_stride + k] for `rows` rows. weight: [cols] scratch */
 void ref_linear(const weight_mat *m, uint32_t which, const float *x, uint32_t x_stride, float *out, uint32_t out_stride, uint32_t rows,
                 float *weight);
 
 /* ---- row.c: what works on single rows ---- */
-void ref_load_vec(const weight_vec *v, float *out /* [n] */);
 /* out = x · rsqrt(mean(x²) + eps) ⊙ gain; out may be x */
 void ref_rmsnorm(const float *x, const float *gain, float eps, uint32_t n, float *out);
-float ref_sigmoid(float x);
-float ref_silu(float x);
-float ref_softplus(float x);
 void ref_embed(backend *b);
 void ref_head(backend *b);
 

@@ -1,15 +1,9 @@
-/* row.c: norms and activations of single rows; the embedding, the head, and the two projections around a mixer. */
+/* row.c: the norm of single rows; the embedding, the head, and the two projections around a mixer. */
 #include <math.h>
 #include <string.h>
 
 #include "backend/ref/ref.h"
 #include "backend/ref/sample.h"
-#include "base/float.h"
-
-void ref_load_vec(const weight_vec *v, float *out) {
-    for (uint32_t i = 0; i < v->n; i++)
-        out[i] = v->add + (v->type == WEIGHT_BF16 ? load_bf16(v->data + 2 * (size_t)i) : load_f32(v->data + 4 * (size_t)i));
-}
 
 void ref_rmsnorm(const float *x, const float *gain, float eps, uint32_t n, float *out) {
     double sum = 0; /* the one place where float32 would lose digits for nothing */
@@ -17,12 +11,6 @@ void ref_rmsnorm(const float *x, const float *gain, float eps, uint32_t n, float
     const float scale = (float)(1 / sqrt(sum / n + (double)eps));
     for (uint32_t i = 0; i < n; i++) out[i] = x[i] * scale * gain[i];
 }
-
-float ref_sigmoid(float x) { return 1 / (1 + expf(-x)); }
-
-float ref_silu(float x) { return x / (1 + expf(-x)); }
-
-float ref_softplus(float x) { return x > 20 ? x : log1pf(expf(x)); /* above 20 the difference is below float32's resolution */ }
 
 void ref_embed(backend *b) {
     const uint32_t H = b->s->hidden;
