@@ -44,6 +44,15 @@ const char *calla_version(void);
 const char *calla_commit(void);
 const char *calla_backends(void);
 
+/* Something that a device does to be faster, and that can be turned off, so that its worth can be measured. */
+typedef struct calla_optimization {
+    const char *name;    /* letters, digits and dashes */
+    const char *meaning; /* one line: what is done, and what is done without it */
+} calla_optimization;
+
+/* Those of a device (NULL: the best one compiled in), ended by a NULL name; NULL when no device has that name. */
+const calla_optimization *calla_device_optimizations(const char *device);
+
 /* ---------------------------------------------------------------- text ---------------------------------------------------- */
 
 /* Tokenizer and chat template of one model folder.  Immutable after opening: any number of threads may use it. */
@@ -134,8 +143,9 @@ typedef struct calla_engine_options { /* zero means default */
     uint32_t batch_rows;              /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
     calla_kv kv;
     calla_precision precision;
-    uint32_t threads; /* of a CPU; default one per physical core */
-    bool ids_only;    /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
+    uint32_t threads;    /* of a CPU; default one per physical core */
+    const char *without; /* names of the device's optimizations to turn off, with commas; NULL: none */
+    bool ids_only;       /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
 } calla_engine_options;
 
 typedef struct calla_sampling {

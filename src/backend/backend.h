@@ -110,12 +110,17 @@ typedef struct backend_limits {
     calla_kv kv;
     uint32_t threads; /* of a CPU; 0: one per physical core */
     bool fast;        /* 8-bit activations where the device has them; else exact */
+    uint32_t without; /* bit i: the backend's i-th optimization is turned off */
 } backend_limits;
+
+#define MAX_OPTIMIZATIONS 32u
 
 typedef struct backend backend; /* one device with bound weights and allocated buffers */
 
 typedef struct backend_vtable {
     const char *name;
+    /* What can be turned off by backend_limits.without: at most MAX_OPTIMIZATIONS and a NULL name; NULL: nothing. */
+    const calla_optimization *optimizations;
     /* Binds weights (which must outlive the backend). */
     calla_status (*open)(const weights *w, const backend_limits *limits, backend **out, calla_error *err);
     void (*close)(backend *b);

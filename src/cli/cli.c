@@ -57,6 +57,7 @@ calla_status cli_engine_options(const options *o, calla_engine_options *out, cal
     out->kv = o->value[OPTION_KV].integer ? CALLA_KV_F32 : CALLA_KV_BF16;
     out->precision = o->value[OPTION_PRECISION].integer ? CALLA_PRECISION_FAST : CALLA_PRECISION_EXACT;
     out->threads = (uint32_t)o->value[OPTION_THREADS].integer;
+    out->without = o->value[OPTION_WITHOUT].text;
     return CALLA_OK;
 }
 

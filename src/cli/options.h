@@ -38,6 +38,7 @@ typedef enum option_id {
     OPTION_KV,
     OPTION_PRECISION,
     OPTION_THREADS,
+    OPTION_WITHOUT,
     OPTION_SEQUENCES,
     OPTION_HOST,
     OPTION_PORT,

@@ -1,4 +1,5 @@
 /* folder.c: what a model folder and the caller's options come to: tokenizer, stop ids, sizes of the model. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,30 @@ void folder_name(const char *dir, char *out, size_t size) {
     free(real);
 }
 
+static calla_status unknown_optimization(const backend_vtable *vt, const char *name, size_t n, calla_error *err) {
+    char known[512] = "";
+    size_t used = 0;
+    for (const calla_optimization *o = vt->optimizations; o && o->name && used < sizeof known; o++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", o->name);
+    if (!used) snprintf(known, sizeof known, "none that can be turned off");
+    return error_set(err, CALLA_E_ARGUMENT, "device %s has no optimization called '%.*s'; it has: %s", vt->name, n > 64 ? 64 : (int)n, name,
+                     known);
+}
+
+/* "a,b" → the bits of a and b. */
+static calla_status optimizations_off(const backend_vtable *vt, const char *names, uint32_t *bits, calla_error *err) {
+    *bits = 0;
+    for (const char *name = names; name; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL) {
+        const size_t n = strcspn(name, ",");
+        uint32_t i = 0;
+        const calla_optimization *o = vt->optimizations;
+        while (o && o[i].name && (strlen(o[i].name) != n || memcmp(o[i].name, name, n) != 0)) i++;
+        if (!o || !o[i].name) return unknown_optimization(vt, name, n, err);
+        *bits |= UINT32_C(1) << i;
+    }
+    return CALLA_OK;
+}
+
 calla_status folder_model_options(const calla_engine_options *options, const backend_vtable *vt, const model_shape *shape,
                                   model_options *out, uint32_t *context_tokens, calla_error *err) {
     if (!vt) vt = backend_find(options->device);
@@ -75,6 +100,9 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
     uint64_t kv_tokens = (uint64_t)context + (uint64_t)sequences * KV_PAGE_TOKENS;
     if (kv_tokens > UINT32_MAX / 2)
         return error_set(err, CALLA_E_ARGUMENT, "a context of %u tokens is too large; at most 2,000,000,000", context);
+    uint32_t without;
+    calla_status status = optimizations_off(vt, options->without, &without, err);
+    if (status) return status;
     *out = (model_options){
         .backend = vt,
         .batch_rows = rows,
@@ -85,6 +113,7 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
         .kv = options->kv,
         .threads = options->threads,
         .fast = options->precision == CALLA_PRECISION_FAST,
+        .without = without,
     };
     *context_tokens = context;
     return CALLA_OK;

@@ -21,6 +21,12 @@ static void join_names(void) {
     }
 }
 
+const calla_optimization *calla_device_optimizations(const char *device) {
+    static const calla_optimization none = {0};
+    const backend_vtable *vt = backend_find(device);
+    return !vt ? NULL : vt->optimizations ? vt->optimizations : &none;
+}
+
 const char *calla_backends(void) {
     pthread_once(&names_once, join_names);
     return names;

@@ -19,6 +19,7 @@ typedef struct model_options {
     calla_kv kv;
     uint32_t threads; /* of a CPU; 0: one per physical core */
     bool fast;        /* 8-bit activations where the device has them */
+    uint32_t without; /* optimizations turned off: backend_limits.without */
 } model_options;
 
 /* w must outlive the model. */

@@ -210,8 +210,16 @@ static double cpu_read_rate(backend *b) {
     return (double)bytes * 1e9 / (double)best;
 }
 
+static const calla_optimization optimizations[CPU_OPTIMIZATIONS + 1] = {
+    [CPU_EXPERT_GROUPING] = {"expert-grouping",
+                             "rows that chose the same expert share its weights; off: each row's experts are computed alone"},
+    [CPU_KV_SHARING] = {"kv-sharing", "the query heads of a group share each row of K and V; off: each head reads them for itself"},
+    [CPU_SPLIT_ATTENTION] = {"split-attention", "a long context is split over threads; off: one thread attends to all of a head's"},
+};
+
 const backend_vtable cpu_vtable = {
     .name = "cpu",
+    .optimizations = optimizations,
     .open = cpu_open,
     .close = cpu_close,
     .want = cpu_want,

@@ -11,6 +11,9 @@
 
 enum { SCORE_BLOCK = KV_PAGE_TOKENS, CPU_MAX_COLS = 8192 /* inputs of a matrix: one widened row stands on the stack */ };
 
+/* What --without turns off, in the order of the table's list. */
+typedef enum cpu_optimization { CPU_EXPERT_GROUPING, CPU_KV_SHARING, CPU_SPLIT_ATTENTION, CPU_OPTIMIZATIONS } cpu_optimization;
+
 typedef struct cpu_scratch { /* views into BUF_SCRATCH */
     cpu_x input;             /* [rows] of up to max(H, mixer out values): normed residual, or the gated mixer output */
     cpu_x experts;           /* [rows·top_k] of expert width */
@@ -42,6 +45,9 @@ struct backend {
     const row_batch *batch;
     sample_result *results; /* [limits.samples]; of the batch before, until head */
 };
+
+/* Whether it is on. */
+static inline bool cpu_does(const backend *b, cpu_optimization what) { return !(b->limits.without >> what & 1); }
 
 /* ---- linear.c ---- */
 
