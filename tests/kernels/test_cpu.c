@@ -233,7 +233,7 @@ static void test_activations(void **state) {
         float max = -INFINITY;
         double sum = 0;
         for (uint32_t i = 0; i < n; i++) before[i] = a[i] = i % 5 == 4 ? -200 : uniform(30), max = a[i] > max ? a[i] : max;
-        const float got = k->exp_sum(a, n, max);
+        const float got = k->mixer->exp_sum(a, n, max);
         for (uint32_t i = 0; i < n; i++) {
             const double want = exp((double)(before[i] - max));
             assert_true(fabs((double)a[i] - want) <= 1e-6 * want + 1e-37);
@@ -258,7 +258,7 @@ static void test_delta(void **state) {
             for (uint32_t i = 0; i < rows * D; i++) q[i] = uniform(0.15f), kk[i] = uniform(0.15f);
             for (uint32_t i = 0; i < (rows - 1) * STRIDE + D; i++) v[i] = uniform(1);
             for (uint32_t t = 0; t < rows; t++) alpha[t] = 0.9f + uniform(0.1f), beta[t] = 0.5f + uniform(0.5f);
-            k->delta(src, dst, q, kk, v, STRIDE, alpha, beta, out, STRIDE, rows);
+            k->mixer->delta(src, dst, q, kk, v, STRIDE, alpha, beta, out, STRIDE, rows);
             for (uint32_t t = 0; t < rows; t++)
                 for (int j = 0; j < D; j++) {
                     double kv = 0, o = 0, magnitude = 0;
@@ -295,7 +295,7 @@ static void test_attention(void **state) {
                         memcpy(rows + ((size_t)t * D + i) * size, type ? (const void *)&f : (const void *)&h, size);
                     }
                 for (size_t i = 0; i < (heads - 1) * q_stride + D; i++) q[i] = uniform(1);
-                k->attend_scores(q, q_stride, heads, rows, kv, n, p, stride);
+                k->mixer->attend_scores(q, q_stride, heads, rows, kv, n, p, stride);
                 for (uint32_t h = 0; h < heads; h++)
                     for (uint32_t t = 0; t < n; t++) {
                         double want = 0, magnitude = 0;
@@ -305,7 +305,7 @@ static void test_attention(void **state) {
                     }
                 for (uint32_t h = 0; h < heads; h++)
                     for (uint32_t i = 0; i < D; i++) before[h][i] = (double)(out[(size_t)h * D + i] = uniform(1));
-                k->attend_values(p, stride, heads, rows, kv, n, out);
+                k->mixer->attend_values(p, stride, heads, rows, kv, n, out);
                 for (uint32_t h = 0; h < heads; h++)
                     for (uint32_t i = 0; i < D; i++) {
                         double want = before[h][i], magnitude = fabs(want);

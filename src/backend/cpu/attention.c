@@ -89,7 +89,7 @@ static void split_task(void *context, uint32_t task, uint32_t thread) {
     for (uint32_t j = 0; j < group; j++) max[j] = -INFINITY, sum[j] = 0;
     for (uint32_t t = begin; t < end; t += SCORE_BLOCK) {
         const uint32_t count = end - t < SCORE_BLOCK ? end - t : SCORE_BLOCK, page = pages[t / KV_PAGE_TOKENS];
-        b->k->attend_scores(q, 2 * D, group, kv_page(b, run->layer, page, 0, head), b->limits.kv, count, p, SCORE_BLOCK);
+        b->k->mixer->attend_scores(q, 2 * D, group, kv_page(b, run->layer, page, 0, head), b->limits.kv, count, p, SCORE_BLOCK);
         for (uint32_t j = 0; j < group; j++) {
             float *pj = p + (size_t)j * SCORE_BLOCK, largest = max[j];
             for (uint32_t i = 0; i < count; i++) {
@@ -102,9 +102,9 @@ static void split_task(void *context, uint32_t task, uint32_t thread) {
                 for (uint32_t i = 0; i < D; i++) out[(size_t)j * D + i] *= shrink;
                 max[j] = largest;
             }
-            sum[j] += b->k->exp_sum(pj, count, largest);
+            sum[j] += b->k->mixer->exp_sum(pj, count, largest);
         }
-        b->k->attend_values(p, SCORE_BLOCK, group, kv_page(b, run->layer, page, 1, head), b->limits.kv, count, out);
+        b->k->mixer->attend_values(p, SCORE_BLOCK, group, kv_page(b, run->layer, page, 1, head), b->limits.kv, count, out);
     }
 }
 

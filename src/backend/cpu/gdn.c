@@ -103,9 +103,9 @@ static void gdn_task(void *context, uint32_t task, uint32_t thread) {
         }
         float *to = state_out + (size_t)v * D * D;
         if (!state_in) memset(to, 0, (size_t)D * D * sizeof *to);
-        b->k->delta(state_in ? state_in + (size_t)v * D * D : to, to, q, k, y + (size_t)(2 * keys + v) * D, C, alpha, beta,
-                    (float *)b->buf[BUF_MIXER_OUT] + (size_t)seg->first_row * shape_mixer_out_values(s) + (size_t)v * D,
-                    shape_mixer_out_values(s), seg->rows);
+        b->k->mixer->delta(state_in ? state_in + (size_t)v * D * D : to, to, q, k, y + (size_t)(2 * keys + v) * D, C, alpha, beta,
+                           (float *)b->buf[BUF_MIXER_OUT] + (size_t)seg->first_row * shape_mixer_out_values(s) + (size_t)v * D,
+                           shape_mixer_out_values(s), seg->rows);
     }
 }
 

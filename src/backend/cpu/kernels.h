@@ -24,6 +24,20 @@ typedef struct cpu_x {
     float *sum;   /* [rows][groups] Σ of the group's values (as quantized, if they are) */
 } cpu_x;
 
+typedef struct cpu_mixers {
+    /* `rows` steps of the delta rule of one head: S ← αS; u = β(v − kᵀS); S ← S + k uᵀ; o = qᵀS.  The state is read from src and left
+     * in dst [128 key][128 value] (they may be the same).  q, k [rows][128]; v, out: rows at a stride. */
+    void (*delta)(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
+                  const float *beta, float *out, size_t out_stride, uint32_t rows);
+    /* scores[h][t] = q_h · k_t for h < heads, t < n; k [n][256] in kv's type, q at q_stride */
+    void (*attend_scores)(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *scores,
+                          size_t scores_stride);
+    /* out[h] += Σ_t p[h][t] v_t; v [n][256]; out [heads][256] */
+    void (*attend_values)(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out);
+    /* p ← exp(p − max); returns Σ */
+    float (*exp_sum)(float *p, uint32_t n, float max);
+} cpu_mixers;
+
 typedef struct cpu_kernels {
     const char *name;
     bool has_q8; /* linear takes q8 */
@@ -43,17 +57,7 @@ typedef struct cpu_kernels {
     /* a ← a · sigmoid(b) */
     void (*sigmoid_mul)(float *a, const float *b, uint32_t n);
 
-    /* `rows` steps of the delta rule of one head: S ← αS; u = β(v − kᵀS); S ← S + k uᵀ; o = qᵀS.  The state is read from src and left
-     * in dst [128 key][128 value] (they may be the same).  q, k [rows][128]; v, out: rows at a stride. */
-    void (*delta)(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
-                  const float *beta, float *out, size_t out_stride, uint32_t rows);
-    /* scores[h][t] = q_h · k_t for h < heads, t < n; k [n][256] in kv's type, q at q_stride */
-    void (*attend_scores)(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *scores,
-                          size_t scores_stride);
-    /* out[h] += Σ_t p[h][t] v_t; v [n][256]; out [heads][256] */
-    void (*attend_values)(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out);
-    /* p ← exp(p − max); returns Σ */
-    float (*exp_sum)(float *p, uint32_t n, float max);
+    const cpu_mixers *mixer;
 } cpu_kernels;
 
 extern const cpu_kernels cpu_kernels_c;

@@ -98,6 +98,8 @@ static float exp_sum_c(float *p, uint32_t n, float max) {
     return sum;
 }
 
+static const cpu_mixers mixer_c = {delta_c, attend_scores_c, attend_values_c, exp_sum_c};
+
 const cpu_kernels cpu_kernels_c = {
     .name = "c",
     .has_q8 = false,
@@ -107,8 +109,5 @@ const cpu_kernels cpu_kernels_c = {
     .prepare_f32 = prepare_f32_c,
     .silu_mul = silu_mul_c,
     .sigmoid_mul = sigmoid_mul_c,
-    .delta = delta_c,
-    .attend_scores = attend_scores_c,
-    .attend_values = attend_values_c,
-    .exp_sum = exp_sum_c,
+    .mixer = &mixer_c,
 };

@@ -140,6 +140,18 @@ void neon_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32
         }
 }
 
+float neon_dot(const float *a, const float *b, uint32_t n) {
+    float32x4_t s[4];
+    for (uint32_t j = 0; j < 4; j++) s[j] = vdupq_n_f32(0);
+    uint32_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        for (uint32_t j = 0; j < 4; j++) s[j] = vfmaq_f32(s[j], vld1q_f32(a + k + 4 * j), vld1q_f32(b + k + 4 * j));
+    for (; k + 4 <= n; k += 4) s[0] = vfmaq_f32(s[0], vld1q_f32(a + k), vld1q_f32(b + k));
+    float sum = vaddvq_f32(vaddq_f32(vaddq_f32(s[0], s[1]), vaddq_f32(s[2], s[3])));
+    for (; k < n; k++) sum += a[k] * b[k];
+    return sum;
+}
+
 /* 16 codes of any size → scale · code + bias */
 static inline void store16(float *out, uint8x16_t c, float scale, float32x4_t bias) {
     const uint16x8_t a = vmovl_u8(vget_low_u8(c)), b = vmovl_high_u8(c);

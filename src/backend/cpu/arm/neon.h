@@ -12,17 +12,12 @@ void neon_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32
                      bool q8, float *acc);
 void neon_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
 void neon_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum);
-
-/* ---- rows_neon.c ---- */
 float neon_dot(const float *a, const float *b, uint32_t n);
+
+/* ---- mixer_neon.c ---- */
+extern const cpu_mixers neon_mixer;
 void neon_silu_mul(float *a, const float *b, uint32_t n);
 void neon_sigmoid_mul(float *a, const float *b, uint32_t n);
-float neon_exp_sum(float *p, uint32_t n, float max);
-void neon_delta(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
-                const float *beta, float *out, size_t out_stride, uint32_t rows);
-void neon_attend_scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *out,
-                        size_t out_stride);
-void neon_attend_values(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out);
 
 /* ---- kernels_dotprod.c: also for the i8mm table, whose machines all have dotprod ---- */
 void dotprod_prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum);
@@ -32,8 +27,7 @@ void dotprod_linear_few(const weight_mat *m, uint32_t which, uint32_t first, uin
 
 #define NEON_COMMON                                                                                                                        \
     .weight_row = neon_weight_row, .dot = neon_dot, .prepare_f32 = neon_prepare_f32, .silu_mul = neon_silu_mul,                            \
-    .sigmoid_mul = neon_sigmoid_mul, .exp_sum = neon_exp_sum, .delta = neon_delta, .attend_scores = neon_attend_scores,                    \
-    .attend_values = neon_attend_values
+    .sigmoid_mul = neon_sigmoid_mul, .mixer = &neon_mixer
 
 /* Eight bf16 as two registers of floats: a bf16 is the upper half of a float. */
 static inline float32x4_t neon_bf16_low(uint16x8_t v) { return vreinterpretq_f32_u16(vzip1q_u16(vdupq_n_u16(0), v)); }

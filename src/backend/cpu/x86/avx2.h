@@ -12,6 +12,11 @@ void avx2_linear_q8(const weight_mat *m, uint32_t which, uint32_t first, uint32_
                     float *acc);
 void avx2_prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum);
 
+/* mixer_avx2.c */
+extern const cpu_mixers avx2_mixer;
+void avx2_silu_mul(float *a, const float *b, uint32_t n);
+void avx2_sigmoid_mul(float *a, const float *b, uint32_t n);
+
 static inline float avx2_sum8(__m256 v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));

@@ -14,17 +14,11 @@ void avx512_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float 
 void avx512_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum);
 void avx512_silu_mul(float *a, const float *b, uint32_t n);
 void avx512_sigmoid_mul(float *a, const float *b, uint32_t n);
-float avx512_exp_sum(float *p, uint32_t n, float max);
-void avx512_delta(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
-                  const float *beta, float *out, size_t out_stride, uint32_t rows);
-void avx512_attend_scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *out,
-                          size_t out_stride);
-void avx512_attend_values(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out);
+extern const cpu_mixers avx512_mixer;
 
 #define AVX512_COMMON                                                                                                                      \
     .weight_row = avx512_weight_row, .dot = avx512_dot, .prepare_f32 = avx512_prepare_f32, .silu_mul = avx512_silu_mul,                    \
-    .sigmoid_mul = avx512_sigmoid_mul, .exp_sum = avx512_exp_sum, .delta = avx512_delta, .attend_scores = avx512_attend_scores,            \
-    .attend_values = avx512_attend_values
+    .sigmoid_mul = avx512_sigmoid_mul, .mixer = &avx512_mixer
 
 /* The lanes of the next `left` values, at most all 16. */
 static inline __mmask16 avx512_part(uint32_t left) { return _cvtu32_mask16(left < 16 ? (1u << left) - 1 : 0xFFFF); }

@@ -6,7 +6,7 @@
 
 #include "backend/cpu/x86/avx2.h"
 
-enum { D = GDN_HEAD_DIM, V = HEAD_DIM, BLOCK = 1024 /* inputs widened at a time */ };
+enum { BLOCK = 1024 /* inputs widened at a time */ };
 
 /* 8 bytes of codes → 8 even (low nibbles) and 8 odd (high nibbles) inputs */
 static inline void codes8(const uint8_t *p, __m256 *even, __m256 *odd) {
@@ -182,159 +182,6 @@ static void prepare_f32_avx2(const float *x, uint32_t cols, float *f32, float *s
     }
 }
 
-/* exp(x) for any x: 2^n · p(r), r = x − n ln 2, |r| ≤ 0.35; Taylor to degree 6 (relative error under 2e-7); infinite above 88.3,
- * 1e-38 below −87.3. */
-static inline __m256 exp8(__m256 x) {
-    const __m256 over = _mm256_cmp_ps(x, _mm256_set1_ps(88.3f), _CMP_GT_OQ);
-    x = _mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(-87.3f)), _mm256_set1_ps(88.3f));
-    const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e4p-1f), x);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
-    __m256 p = _mm256_set1_ps(1.0f / 720);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
-    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
-    return _mm256_blendv_ps(p, _mm256_set1_ps(__builtin_inff()), over);
-}
-
-static inline __m256 sigmoid8(__m256 x) {
-    const __m256 one = _mm256_set1_ps(1);
-    return _mm256_div_ps(one, _mm256_add_ps(one, exp8(_mm256_sub_ps(_mm256_setzero_ps(), x))));
-}
-
-static inline __m256 load_part(const float *p, uint32_t n) {
-    float t[8] = {0};
-    memcpy(t, p, n * sizeof *t);
-    return _mm256_loadu_ps(t);
-}
-
-static inline void store_part(float *p, uint32_t n, __m256 v) {
-    float t[8];
-    _mm256_storeu_ps(t, v);
-    memcpy(p, t, n * sizeof *t);
-}
-
-static void silu_mul_avx2(float *a, const float *b, uint32_t n) {
-    uint32_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        const __m256 x = _mm256_loadu_ps(a + i), y = _mm256_mul_ps(x, sigmoid8(x));
-        _mm256_storeu_ps(a + i, b ? _mm256_mul_ps(y, _mm256_loadu_ps(b + i)) : y);
-    }
-    if (i < n) {
-        const __m256 x = load_part(a + i, n - i), y = _mm256_mul_ps(x, sigmoid8(x));
-        store_part(a + i, n - i, b ? _mm256_mul_ps(y, load_part(b + i, n - i)) : y);
-    }
-}
-
-static void sigmoid_mul_avx2(float *a, const float *b, uint32_t n) {
-    uint32_t i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(a + i, _mm256_mul_ps(_mm256_loadu_ps(a + i), sigmoid8(_mm256_loadu_ps(b + i))));
-    if (i < n) store_part(a + i, n - i, _mm256_mul_ps(load_part(a + i, n - i), sigmoid8(load_part(b + i, n - i))));
-}
-
-static float exp_sum_avx2(float *p, uint32_t n, float max) {
-    const __m256 m = _mm256_set1_ps(max);
-    __m256 total = _mm256_setzero_ps();
-    uint32_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(p + i), m));
-        _mm256_storeu_ps(p + i, e);
-        total = _mm256_add_ps(total, e);
-    }
-    float sum = avx2_sum8(total), t[8];
-    if (i < n) {
-        _mm256_storeu_ps(t, exp8(_mm256_sub_ps(load_part(p + i, n - i), m)));
-        for (uint32_t j = 0; i < n; i++, j++) sum += p[i] = t[j];
-    }
-    return sum;
-}
-
-/* 32 columns of the state (16 KB) at a time, so that they stay in L1 through all rows.  o = qᵀS_new = α qᵀS + (q·k) u, so one pass reads
- * for both products and one pass writes. */
-static void delta_avx2(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
-                       const float *beta, float *out, size_t out_stride, uint32_t rows) {
-    for (uint32_t c = 0; c < D; c += 32) {
-        const float *from = src + c;
-        for (uint32_t t = 0; t < rows; t++, from = dst + c) {
-            const float *qt = q + (size_t)t * D, *kt = k + (size_t)t * D;
-            __m256 kv[4], qv[4];
-            for (uint32_t j = 0; j < 4; j++) kv[j] = qv[j] = _mm256_setzero_ps();
-            for (uint32_t i = 0; i < D; i++) {
-                const __m256 ki = _mm256_set1_ps(kt[i]), qi = _mm256_set1_ps(qt[i]);
-                for (uint32_t j = 0; j < 4; j++) {
-                    const __m256 s = _mm256_loadu_ps(from + (size_t)i * D + 8 * j);
-                    kv[j] = _mm256_fmadd_ps(ki, s, kv[j]);
-                    qv[j] = _mm256_fmadd_ps(qi, s, qv[j]);
-                }
-            }
-            const __m256 a = _mm256_set1_ps(alpha[t]), b = _mm256_set1_ps(beta[t]), qk = _mm256_set1_ps(dot_avx2(qt, kt, D));
-            for (uint32_t j = 0; j < 4; j++) {
-                kv[j] = _mm256_mul_ps(b, _mm256_fnmadd_ps(a, kv[j], _mm256_loadu_ps(v + t * v_stride + c + 8 * j)));
-                _mm256_storeu_ps(out + t * out_stride + c + 8 * j, _mm256_fmadd_ps(qk, kv[j], _mm256_mul_ps(a, qv[j])));
-            }
-            for (uint32_t i = 0; i < D; i++) {
-                const __m256 ki = _mm256_set1_ps(kt[i]);
-                for (uint32_t j = 0; j < 4; j++)
-                    _mm256_storeu_ps(dst + c + (size_t)i * D + 8 * j,
-                                     _mm256_fmadd_ps(ki, kv[j], _mm256_mul_ps(a, _mm256_loadu_ps(from + (size_t)i * D + 8 * j))));
-            }
-        }
-    }
-}
-
-static inline __m256 kv8(const void *row, calla_kv kv, uint32_t i) {
-    return kv == CALLA_KV_F32 ? _mm256_loadu_ps((const float *)row + i) : avx2_bf16((const uint16_t *)row + i);
-}
-
-static inline const void *kv_at(const void *base, calla_kv kv, size_t t) {
-    return (const uint8_t *)base + t * V * (kv == CALLA_KV_F32 ? 4 : 2);
-}
-
-/* `heads` ≤ 8 is a constant where these are called, so that the sums stay in registers. */
-static inline __attribute__((always_inline)) void scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv,
-                                                         uint32_t n, float *out, size_t out_stride) {
-    for (uint32_t t = 0; t < n; t++) {
-        const void *row = kv_at(k, kv, t);
-        __m256 s[8];
-        for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_setzero_ps();
-        for (uint32_t i = 0; i < V; i += 8) {
-            const __m256 x = kv8(row, kv, i);
-            for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_fmadd_ps(x, _mm256_loadu_ps(q + j * q_stride + i), s[j]);
-        }
-        for (uint32_t j = 0; j < heads; j++) out[j * out_stride + t] = avx2_sum8(s[j]);
-    }
-}
-
-static inline __attribute__((always_inline)) void values(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv,
-                                                         uint32_t n, float *out) {
-    for (uint32_t i = 0; i < V; i += 8) {
-        __m256 s[8];
-        for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_loadu_ps(out + (size_t)j * V + i);
-        for (uint32_t t = 0; t < n; t++) {
-            const __m256 x = kv8(kv_at(v, kv, t), kv, i);
-            for (uint32_t j = 0; j < heads; j++) s[j] = _mm256_fmadd_ps(_mm256_set1_ps(p[j * p_stride + t]), x, s[j]);
-        }
-        for (uint32_t j = 0; j < heads; j++) _mm256_storeu_ps(out + (size_t)j * V + i, s[j]);
-    }
-}
-
-static void attend_scores_avx2(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *out,
-                               size_t out_stride) {
-    for (; heads >= 8; heads -= 8, q += 8 * q_stride, out += 8 * out_stride) scores(q, q_stride, 8, k, kv, n, out, out_stride);
-    for (; heads >= 4; heads -= 4, q += 4 * q_stride, out += 4 * out_stride) scores(q, q_stride, 4, k, kv, n, out, out_stride);
-    for (; heads; heads--, q += q_stride, out += out_stride) scores(q, q_stride, 1, k, kv, n, out, out_stride);
-}
-
-static void attend_values_avx2(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out) {
-    for (; heads >= 8; heads -= 8, p += 8 * p_stride, out += 8 * V) values(p, p_stride, 8, v, kv, n, out);
-    for (; heads >= 4; heads -= 4, p += 4 * p_stride, out += 4 * V) values(p, p_stride, 4, v, kv, n, out);
-    for (; heads; heads--, p += p_stride, out += V) values(p, p_stride, 1, v, kv, n, out);
-}
-
 const cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
     .has_q8 = true,
@@ -343,10 +190,7 @@ const cpu_kernels cpu_kernels_avx2 = {
     .weight_row = weight_row_avx2,
     .dot = dot_avx2,
     .prepare_f32 = prepare_f32_avx2,
-    .silu_mul = silu_mul_avx2,
-    .sigmoid_mul = sigmoid_mul_avx2,
-    .delta = delta_avx2,
-    .attend_scores = attend_scores_avx2,
-    .attend_values = attend_values_avx2,
-    .exp_sum = exp_sum_avx2,
+    .silu_mul = avx2_silu_mul,
+    .sigmoid_mul = avx2_sigmoid_mul,
+    .mixer = &avx2_mixer,
 };
