@@ -13,8 +13,17 @@ typedef struct moe_run {
     backend *b;
     const layer_weights *l;
     uint32_t task_outputs, tasks_per_expert, active; /* active: experts with rows, listed in `expert` */
-    const uint32_t *expert;
+    const uint32_t *expert;                          /* NULL: not grouped, every place of every row is a group of its own */
 } moe_run;
+
+/* Group a: its expert, and where its places stand in the list. */
+static uint32_t group_of(const moe_run *run, uint32_t a, uint32_t *begin, uint32_t *n) {
+    const backend *b = run->b;
+    const uint32_t e = run->expert ? run->expert[a] : ((const uint32_t *)b->buf[BUF_ROUTE_EXPERT])[a];
+    *begin = run->expert ? b->scratch.first[e] : a;
+    *n = run->expert ? b->scratch.first[e + 1] - *begin : 1;
+    return e;
+}
 
 static float *shared_gate_values(const backend *b) { /* [rows], behind [rows][shared width] */
     return (float *)b->buf[BUF_SHARED] + (size_t)b->limits.rows * b->s->shared_width;
@@ -49,6 +58,16 @@ void cpu_route(backend *b, uint32_t layer) {
     cpu_each_row(b, choose_task, &run, b->batch->rows);
 }
 
+/* Without CPU_EXPERT_GROUPING: the places as they are. */
+static uint32_t list_places(backend *b) {
+    const uint32_t places = b->batch->rows * b->s->top_k;
+    for (uint32_t p = 0; p < places; p++) {
+        b->scratch.list[p] = p;
+        b->scratch.rows_of[p] = p / b->s->top_k;
+    }
+    return places;
+}
+
 /* Sorts places row·top_k + i by expert (counting sort, stable) and lists the experts that have any. */
 static uint32_t group_rows(backend *b, uint32_t *active) {
     const uint32_t *expert = b->buf[BUF_ROUTE_EXPERT], places = b->batch->rows * b->s->top_k, E = b->s->experts;
@@ -72,8 +91,8 @@ static uint32_t group_rows(backend *b, uint32_t *active) {
 static void expert_in_task(void *context, uint32_t task, uint32_t thread) {
     const moe_run *run = context;
     backend *b = run->b;
-    const uint32_t width = b->s->expert_width, e = run->expert[task / run->tasks_per_expert], begin = b->scratch.first[e],
-                   n = b->scratch.first[e + 1] - begin;
+    uint32_t begin, n;
+    const uint32_t width = b->s->expert_width, e = group_of(run, task / run->tasks_per_expert, &begin, &n);
     uint32_t o = task % run->tasks_per_expert * run->task_outputs;
     const uint32_t end = width - o < run->task_outputs ? width : o + run->task_outputs;
     float *gate = cpu_thread_scratch(b, thread), *up = gate + (size_t)n * CPU_PANEL;
@@ -98,8 +117,9 @@ static void ready_task(void *context, uint32_t place, uint32_t thread) {
 void cpu_expert_in(backend *b, uint32_t layer) {
     const model_shape *s = b->s;
     uint32_t active[MAX_EXPERTS];
-    moe_run run = {.b = b, .l = &b->w->layer[layer], .task_outputs = CPU_TASK_OUTPUTS, .expert = active};
-    run.active = group_rows(b, active);
+    moe_run run = {.b = b, .l = &b->w->layer[layer], .task_outputs = CPU_TASK_OUTPUTS};
+    if (cpu_does(b, CPU_EXPERT_GROUPING)) run.expert = active;
+    run.active = run.expert ? group_rows(b, active) : list_places(b);
     run.tasks_per_expert = (s->expert_width + run.task_outputs - 1) / run.task_outputs;
     pool_run(b->pool, expert_in_task, &run, run.active * run.tasks_per_expert);
     cpu_x_shape(&b->scratch.experts, b->buf[BUF_EXPERT], s->expert_width, s->expert_width, b->batch->rows * s->top_k);
@@ -115,8 +135,8 @@ static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
     float *sum = cpu_thread_scratch(b, thread), *acc = sum + (size_t)rows * CPU_PANEL; /* both [rows][16]; an expert has at most all rows */
     memset(sum, 0, (size_t)rows * CPU_PANEL * sizeof *sum);
     for (uint32_t a = 0; a < run->active; a++) {
-        const uint32_t e = run->expert[a], begin = b->scratch.first[e], n = b->scratch.first[e + 1] - begin,
-                       *places = b->scratch.list + begin;
+        uint32_t begin, n;
+        const uint32_t e = group_of(run, a, &begin, &n), *places = b->scratch.list + begin;
         cpu_panel(b, &run->l->expert_down, e, o, count, &b->scratch.experts, places, n, acc);
         for (uint32_t i = 0; i < n; i++) {
             const float w = route[places[i]], *in = acc + (size_t)i * CPU_PANEL;
@@ -133,8 +153,12 @@ static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
 
 void cpu_expert_out(backend *b, uint32_t layer) {
     uint32_t active[MAX_EXPERTS];
-    moe_run run = {.b = b, .l = &b->w->layer[layer], .expert = active};
-    for (uint32_t e = 0; e < b->s->experts; e++)
+    moe_run run = {.b = b, .l = &b->w->layer[layer]};
+    if (cpu_does(b, CPU_EXPERT_GROUPING))
+        run.expert = active;
+    else
+        run.active = b->batch->rows * b->s->top_k;
+    for (uint32_t e = 0; run.expert && e < b->s->experts; e++)
         if (b->scratch.first[e + 1] > b->scratch.first[e]) active[run.active++] = e;
     pool_run(b->pool, expert_out_task, &run, (b->s->hidden + CPU_PANEL - 1) / CPU_PANEL);
 }
