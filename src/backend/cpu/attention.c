@@ -86,10 +86,13 @@ static void split_task(void *context, uint32_t task, uint32_t thread) {
     float *out = b->scratch.partial + (size_t)task * group * (D + 2), *max = out + (size_t)group * D, *sum = max + group;
     float *p = cpu_thread_scratch(b, thread); /* [group][SCORE_BLOCK] */
     memset(out, 0, (size_t)group * D * sizeof *out);
+    const uint32_t sharing = cpu_does(b, CPU_KV_SHARING) ? group : 1; /* heads that share a pass over K and V */
     for (uint32_t j = 0; j < group; j++) max[j] = -INFINITY, sum[j] = 0;
     for (uint32_t t = begin; t < end; t += SCORE_BLOCK) {
         const uint32_t count = end - t < SCORE_BLOCK ? end - t : SCORE_BLOCK, page = pages[t / KV_PAGE_TOKENS];
-        b->k->mixer->attend_scores(q, 2 * D, group, kv_page(b, run->layer, page, 0, head), b->limits.kv, count, p, SCORE_BLOCK);
+        for (uint32_t j = 0; j < group; j += sharing)
+            b->k->attend_scores(q + (size_t)j * 2 * D, 2 * D, sharing, kv_page(b, run->layer, page, 0, head), b->limits.kv, count,
+                                p + (size_t)j * SCORE_BLOCK, SCORE_BLOCK);
         for (uint32_t j = 0; j < group; j++) {
             float *pj = p + (size_t)j * SCORE_BLOCK, largest = max[j];
             for (uint32_t i = 0; i < count; i++) {
@@ -102,9 +105,11 @@ static void split_task(void *context, uint32_t task, uint32_t thread) {
                 for (uint32_t i = 0; i < D; i++) out[(size_t)j * D + i] *= shrink;
                 max[j] = largest;
             }
-            sum[j] += b->k->mixer->exp_sum(pj, count, largest);
+            sum[j] += b->k->exp_sum(pj, count, largest);
         }
-        b->k->mixer->attend_values(p, SCORE_BLOCK, group, kv_page(b, run->layer, page, 1, head), b->limits.kv, count, out);
+        for (uint32_t j = 0; j < group; j += sharing)
+            b->k->attend_values(p + (size_t)j * SCORE_BLOCK, SCORE_BLOCK, sharing, kv_page(b, run->layer, page, 1, head), b->limits.kv,
+                                count, out + (size_t)j * D);
     }
 }
 
@@ -141,7 +146,8 @@ void cpu_attention_mix(backend *b, uint32_t layer) {
     attention_run run = {.b = b, .layer = layer};
     uint32_t longest = 0;
     for (uint32_t r = 0; r < t->rows; r++) longest = t->positions[r] > longest ? t->positions[r] : longest;
-    run.split_tokens = t->rows * b->s->kv_heads >= ENOUGH_TASKS ? UINT32_MAX : SPLIT_TOKENS;
+    const bool splits = t->rows * b->s->kv_heads < ENOUGH_TASKS && cpu_does(b, CPU_SPLIT_ATTENTION);
+    run.split_tokens = splits ? SPLIT_TOKENS : UINT32_MAX;
     run.splits = longest / run.split_tokens + 1;
     ref_load_vec(&b->w->layer[layer].q_norm, run.q_gain);
     ref_load_vec(&b->w->layer[layer].k_norm, run.k_gain);
