@@ -91,8 +91,8 @@ static void split_task(void *context, uint32_t task, uint32_t thread) {
     for (uint32_t t = begin; t < end; t += SCORE_BLOCK) {
         const uint32_t count = end - t < SCORE_BLOCK ? end - t : SCORE_BLOCK, page = pages[t / KV_PAGE_TOKENS];
         for (uint32_t j = 0; j < group; j += sharing)
-            b->k->attend_scores(q + (size_t)j * 2 * D, 2 * D, sharing, kv_page(b, run->layer, page, 0, head), b->limits.kv, count,
-                                p + (size_t)j * SCORE_BLOCK, SCORE_BLOCK);
+            b->k->mixer->attend_scores(q + (size_t)j * 2 * D, 2 * D, sharing, kv_page(b, run->layer, page, 0, head), b->limits.kv, count,
+                                       p + (size_t)j * SCORE_BLOCK, SCORE_BLOCK);
         for (uint32_t j = 0; j < group; j++) {
             float *pj = p + (size_t)j * SCORE_BLOCK, largest = max[j];
             for (uint32_t i = 0; i < count; i++) {
@@ -105,11 +105,11 @@ static void split_task(void *context, uint32_t task, uint32_t thread) {
                 for (uint32_t i = 0; i < D; i++) out[(size_t)j * D + i] *= shrink;
                 max[j] = largest;
             }
-            sum[j] += b->k->exp_sum(pj, count, largest);
+            sum[j] += b->k->mixer->exp_sum(pj, count, largest);
         }
         for (uint32_t j = 0; j < group; j += sharing)
-            b->k->attend_values(p + (size_t)j * SCORE_BLOCK, SCORE_BLOCK, sharing, kv_page(b, run->layer, page, 1, head), b->limits.kv,
-                                count, out + (size_t)j * D);
+            b->k->mixer->attend_values(p + (size_t)j * SCORE_BLOCK, SCORE_BLOCK, sharing, kv_page(b, run->layer, page, 1, head),
+                                       b->limits.kv, count, out + (size_t)j * D);
     }
 }
 
