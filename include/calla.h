@@ -145,7 +145,10 @@ typedef struct calla_engine_options { /* zero means default */
     calla_precision precision;
     uint32_t threads;    /* of a CPU; default one per physical core */
     const char *without; /* names of the device's optimizations to turn off, with commas; NULL: none */
-    bool ids_only;       /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
+    /* Told, while the engine is opened and on the caller's thread, how many bytes of the weights are ready; NULL: nobody. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *progress_user;
+    bool ids_only; /* open no tokenizer (the folder need not hold one): token ids in and out; calla_engine_text is NULL */
 } calla_engine_options;
 
 typedef struct calla_sampling {
@@ -178,7 +181,10 @@ typedef struct calla_engine_info {
     uint64_t token_bytes;     /* weights read to decode one token */
     uint64_t state_bytes;     /* recurrent state and convolution window of a sequence: read and written for each token */
     uint64_t kv_token_bytes;  /* KV cache of one token: read for each token of context */
-    calla_sampling defaults;  /* from generation_config.json */
+    uint64_t
+        token_flop; /* operations of the matrices for one token of a prompt, without lm_head: a multiplication and an addition are two */
+    uint64_t context_flop;   /* and of attention for each token that it looks back at, itself included */
+    calla_sampling defaults; /* from generation_config.json */
 } calla_engine_info;
 
 calla_status calla_engine_open(const calla_engine_options *options, calla_engine **out, calla_error *err);
@@ -276,6 +282,14 @@ calla_status calla_engine_check_weights(calla_engine *engine, uint64_t *bytes, c
 /* The rate at which the device reads its memory, in bytes a second: the best of a few passes over a large buffer, with the threads that
  * also compute.  0 where it cannot be measured.  Takes about a second; no session may be running. */
 double calla_engine_read_rate(calla_engine *engine);
+
+/* Operations a second that the device's threads reach with dot products of values that stand in registers, by type of the factors; 0: it
+ * has no instructions for this type, or it cannot be measured.  No kernel can be faster.  Takes about a second; no session may be running. */
+typedef struct calla_dot_rates {
+    double f32, bf16, i8;
+    double used; /* of the type that most of this engine's matrices are multiplied in */
+} calla_dot_rates;
+void calla_engine_dot_rates(calla_engine *engine, calla_dot_rates *out);
 
 /* What a folder holds, as a JSON object (dimensions, tensors, bytes per token, memory at a context), owned: calla_free. */
 calla_status calla_inspect(const char *model_dir, uint32_t context_tokens, char **json, calla_error *err);

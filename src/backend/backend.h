@@ -129,6 +129,9 @@ typedef struct backend_vtable {
     uint64_t (*scratch_bytes)(const model_shape *s, const backend_limits *limits);
     /* Allocates all buffers: bytes[BUF_COUNT]; once. */
     calla_status (*allocate)(backend *b, const uint64_t *bytes, calla_error *err);
+    /* Brings the weights to where they are computed with, so that the first step is as fast as any other; `progress` may be NULL.  NULL:
+     * there is nothing to bring. */
+    calla_status (*load)(backend *b, void (*progress)(void *user, uint64_t done, uint64_t total), void *user, calla_error *err);
     /* Copies the first `tokens` positions of a KV page to another, in all layers. */
     void (*copy_page)(backend *b, uint32_t src, uint32_t dst, uint32_t tokens);
 
@@ -152,6 +155,8 @@ typedef struct backend_vtable {
     void (*describe)(const backend *b, char *out, size_t n);
     /* Bytes a second that the device reads from its memory, outside any batch; NULL: cannot be measured. */
     double (*read_rate)(backend *b);
+    /* The same of arithmetic; NULL: cannot be measured. */
+    void (*dot_rates)(backend *b, calla_dot_rates *out);
     /* For tests: copies elements of an activation buffer as f32 (or uint32 bits for BUF_ROUTE_EXPERT). */
     void (*peek)(backend *b, buffer_id id, uint64_t first, uint64_t n, float *out);
 } backend_vtable;

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "model/plan.h"
 
 static calla_status open_slots(calla_engine *e, calla_error *err) {
     uint32_t n = e->info.max_sequences;
@@ -46,6 +47,8 @@ static void fill_info(calla_engine *e, const model_options *mo, uint32_t context
         .token_bytes = e->w->token_bytes,
         .state_bytes = model_state_bytes(e->m),
         .kv_token_bytes = model_kv_token_bytes(e->m),
+        .token_flop = plan_token_flop(&e->w->shape),
+        .context_flop = plan_context_flop(&e->w->shape),
         .defaults = sampling_from_defaults(&e->w->sampling),
     };
     folder_name(e->w->dir, e->info.model_name, sizeof e->info.model_name);
@@ -132,6 +135,8 @@ calla_status calla_engine_check_weights(calla_engine *engine, uint64_t *bytes, c
 }
 
 double calla_engine_read_rate(calla_engine *engine) { return model_read_rate(engine->m); }
+
+void calla_engine_dot_rates(calla_engine *engine, calla_dot_rates *out) { model_dot_rates(engine->m, out); }
 
 const calla_text *calla_engine_text(const calla_engine *engine) { return engine->text; }
 

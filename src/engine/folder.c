@@ -114,6 +114,8 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
         .threads = options->threads,
         .fast = options->precision == CALLA_PRECISION_FAST,
         .without = without,
+        .progress = options->progress,
+        .progress_user = options->progress_user,
     };
     *context_tokens = context;
     return CALLA_OK;

@@ -48,6 +48,7 @@ calla_status model_open(const weights *w, const model_options *o, model **out, c
         status = error_nomem(err, "the batch");
     if (!status) status = m->vt->open(w, n, &m->device, err);
     if (!status) status = m->vt->allocate(m->device, m->plan.bytes, err);
+    if (!status && m->vt->load) status = m->vt->load(m->device, o->progress, o->progress_user, err);
     if (!status) status = state_open(&m->st, m->vt, m->device, n, err);
     if (status) {
         model_close(m);
@@ -81,6 +82,11 @@ void model_describe_device(const model *m, char *out, size_t n) {
 }
 
 double model_read_rate(model *m) { return m->vt->read_rate ? m->vt->read_rate(m->device) : 0; }
+
+void model_dot_rates(model *m, calla_dot_rates *out) {
+    *out = (calla_dot_rates){0};
+    if (m->vt->dot_rates) m->vt->dot_rates(m->device, out);
+}
 
 calla_status model_set_probe(model *m, model_probe_fn fn, void *user, calla_error *err) {
     if (fn && !m->hooks.probe_rows &&

@@ -17,9 +17,11 @@ typedef struct model_options {
     uint32_t sequences;    /* sequences (and snapshots) that hold tokens at the same time: two state slots each */
     uint32_t kv_tokens;    /* tokens of KV cache in all; rounded up to pages */
     calla_kv kv;
-    uint32_t threads; /* of a CPU; 0: one per physical core */
-    bool fast;        /* 8-bit activations where the device has them */
-    uint32_t without; /* optimizations turned off: backend_limits.without */
+    uint32_t threads;                                            /* of a CPU; 0: one per physical core */
+    bool fast;                                                   /* 8-bit activations where the device has them */
+    uint32_t without;                                            /* optimizations turned off: backend_limits.without */
+    void (*progress)(void *user, uint64_t done, uint64_t total); /* of loading, on the caller's thread; NULL: nobody is told */
+    void *progress_user;
 } model_options;
 
 /* w must outlive the model. */
@@ -41,6 +43,8 @@ uint64_t model_kv_token_bytes(const model *m);
 void model_describe_device(const model *m, char *out, size_t n);
 /* Bytes a second that the device reads from its memory; 0: unknown. */
 double model_read_rate(model *m);
+/* Operations a second in registers; zeros: unknown. */
+void model_dot_rates(model *m, calla_dot_rates *out);
 /* The same figures without opening anything. */
 void model_plan_compute(const model_shape *s, const model_options *o, model_plan *out);
 

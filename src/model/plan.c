@@ -41,6 +41,16 @@ static uint64_t elements(const model_shape *s, const backend_limits *n, buffer_i
     return 0;
 }
 
+uint64_t plan_token_flop(const model_shape *s) {
+    const uint64_t H = s->hidden;
+    const uint64_t gdn = H * (shape_conv_channels(s) + shape_gdn_values(s) + 2 * s->gdn_value_heads) + shape_gdn_values(s) * H;
+    const uint64_t attention = H * (2 * shape_query_values(s) + 2 * shape_kv_values(s)) + shape_query_values(s) * H;
+    const uint64_t moe = H * (s->experts + 1) + 3 * H * (s->top_k * s->expert_width + s->shared_width);
+    return 2 * (s->gdn_layers * gdn + s->attention_layers * attention + s->layers * moe);
+}
+
+uint64_t plan_context_flop(const model_shape *s) { return 2 * 2 * (uint64_t)s->attention_layers * shape_query_values(s); }
+
 void model_plan_compute(const model_shape *s, const model_options *o, model_plan *out) {
     *out = (model_plan){.stages = plan_stages(s)};
     out->limits = (backend_limits){
