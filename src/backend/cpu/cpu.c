@@ -241,5 +241,6 @@ const backend_vtable cpu_vtable = {
     .sampled = cpu_sampled,
     .describe = cpu_describe,
     .read_rate = cpu_read_rate,
+    .dot_rates = cpu_dot_rates,
     .peek = cpu_peek,
 };

@@ -71,6 +71,9 @@ void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t f
 void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows);
 void cpu_x_row(const backend *b, cpu_x *x, uint32_t row);
 
+/* ---- peak.c ---- */
+void cpu_dot_rates(backend *b, calla_dot_rates *out);
+
 /* ---- rows.c ---- */
 void cpu_rmsnorm(const backend *b, const float *x, const float *gain, uint32_t n, float *out);
 /* scratch.normed and scratch.input ← rmsnorm(residual) · gain, for all rows */

@@ -6,6 +6,7 @@
 #define CALLA_BACKEND_CPU_KERNELS_H
 
 #include "backend/backend.h"
+#include "backend/cpu/peak.h"
 
 enum {
     CPU_GROUP = 64, /* inputs that share a scale in the matrices that have fast kernels */
@@ -40,7 +41,8 @@ typedef struct cpu_mixers {
 
 typedef struct cpu_kernels {
     const char *name;
-    bool has_q8; /* linear takes q8 */
+    const cpu_peak *peak; /* what its instructions can do at most, for calla bench */
+    bool has_q8;          /* linear takes q8 */
 
     /* acc[i][j] = Σ_k W[first + j][k] x[list[i]][k] for i < n, j < count ≤ 16; W: matrix `which` of m, group 64, 4 bits.  list NULL:
      * rows 0 … n-1.  q8: use x->q8, else x->f32. */

@@ -100,8 +100,11 @@ static float exp_sum_c(float *p, uint32_t n, float max) {
 
 static const cpu_mixers mixer_c = {delta_c, attend_scores_c, attend_values_c, exp_sum_c};
 
+static const cpu_peak peak = {.f32 = &c_peak_f32};
+
 const cpu_kernels cpu_kernels_c = {
     .name = "c",
+    .peak = &peak,
     .has_q8 = false,
     .linear = linear_c,
     .weight_row = ref_weight_row,

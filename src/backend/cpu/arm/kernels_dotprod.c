@@ -146,8 +146,11 @@ static void linear_dotprod(const weight_mat *m, uint32_t which, uint32_t first, 
         q8_linear_many(m, which, first, count, x, list, n, acc, transpose4, dot_tile);
 }
 
+static const cpu_peak peak = {.f32 = &neon_peak_f32, .i8 = &dotprod_peak_i8};
+
 const cpu_kernels cpu_kernels_dotprod = {
     .name = "dotprod",
+    .peak = &peak,
     .has_q8 = true,
     .linear = linear_dotprod,
     .prepare_q8 = dotprod_prepare_q8,

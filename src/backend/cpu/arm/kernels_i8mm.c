@@ -56,8 +56,11 @@ static void linear_i8mm(const weight_mat *m, uint32_t which, uint32_t first, uin
         q8_linear_many(m, which, first, count, x, list, n, acc, pack_pairs, mm_tile);
 }
 
+static const cpu_peak peak = {.f32 = &neon_peak_f32, .i8 = &i8mm_peak_i8};
+
 const cpu_kernels cpu_kernels_i8mm = {
     .name = "i8mm",
+    .peak = &peak,
     .has_q8 = true,
     .linear = linear_i8mm,
     .prepare_q8 = dotprod_prepare_q8,

@@ -206,4 +206,6 @@ void neon_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum) {
     }
 }
 
-const cpu_kernels cpu_kernels_neon = {.name = "neon", .has_q8 = false, .linear = neon_linear_f32, NEON_COMMON};
+static const cpu_peak peak = {.f32 = &neon_peak_f32};
+
+const cpu_kernels cpu_kernels_neon = {.name = "neon", .peak = &peak, .has_q8 = false, .linear = neon_linear_f32, NEON_COMMON};

@@ -182,8 +182,11 @@ static void prepare_f32_avx2(const float *x, uint32_t cols, float *f32, float *s
     }
 }
 
+static const cpu_peak peak = {.f32 = &avx2_peak_f32, .i8 = &avx2_peak_i8};
+
 const cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
+    .peak = &peak,
     .has_q8 = true,
     .linear = linear_avx2,
     .prepare_q8 = avx2_prepare_q8,

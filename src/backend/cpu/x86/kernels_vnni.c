@@ -175,4 +175,7 @@ static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uin
     }
 }
 
-const cpu_kernels cpu_kernels_vnni = {.name = "vnni", .has_q8 = true, .linear = linear_vnni, .prepare_q8 = prepare_q8, AVX512_COMMON};
+static const cpu_peak peak = {.f32 = &avx512_peak_f32, .bf16 = &avx512_peak_bf16, .i8 = &vnni_peak_i8};
+
+const cpu_kernels cpu_kernels_vnni = {
+    .name = "vnni", .peak = &peak, .has_q8 = true, .linear = linear_vnni, .prepare_q8 = prepare_q8, AVX512_COMMON};
