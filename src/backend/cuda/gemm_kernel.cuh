@@ -1,0 +1,314 @@
+/* gemm_kernel.cuh: the kernel of gemm.cuh and its launch, included by one file per width of the codes. */
+#ifndef CALLA_BACKEND_CUDA_GEMM_KERNEL_CUH
+#define CALLA_BACKEND_CUDA_GEMM_KERNEL_CUH
+
+#include "backend/cuda/gemm.cuh"
+
+/* A step in the ring: activations [128 rows][128 bytes], codes [2 halves][8 warps][tile], scales [2][8][2 subs][16]. */
+template <int BITS> struct gemm_slot {
+    static constexpr uint32_t tile = 128u * BITS, codes = GEMM_MAX_ROWS * 128u, scales = codes + 16u * tile,
+                              bytes = scales + (BITS < 16 ? 2048u : 0u);
+};
+/* Steps that are loaded ahead.  wgmma still reads the step before when a new one is loaded, so it needs one slot more.  Elsewhere what
+ * fits 99 KiB, the least of any device. */
+template <int BITS, bool WGMMA> struct gemm_ring {
+    static constexpr int ahead = WGMMA ? (BITS == 4 ? 4 : BITS == 8 ? 3 : 2) : (BITS == 4 ? 2 : 1), slots = ahead + (WGMMA ? 2 : 1);
+};
+
+struct gemm_tile {
+    uint32_t expert, output, first, count, width; /* output: tile of outputs; first: row, or index into place[] */
+};
+
+DEVICE uint32_t gemm_tiles(const gemm_job &job) {
+    return (job.list ? job.list->pieces : (job.rows + job.width - 1) / job.width) * job.output_tiles;
+}
+
+DEVICE gemm_tile gemm_tile_at(const gemm_job &job, uint32_t tile) {
+    const uint32_t piece = tile / job.output_tiles, output = tile % job.output_tiles;
+    if (!job.list) {
+        const uint32_t first = piece * job.width;
+        return {0, output, first, min(job.width, job.rows - first), job.width};
+    }
+    const uint4 p = *((const uint4 *)(job.list + 1) + piece);
+    return {p.x, output, p.y, p.z, p.w};
+}
+
+/* Fills slots, one step after the other, tile after tile of this block. */
+template <int BITS, bool PAIRS> struct gemm_loader {
+    const uint8_t *code[2];
+    const uint32_t *scale;
+    uint32_t row[4]; /* element offsets of the activations' rows */
+    uint32_t tile, tiles, step, steps, rows;
+
+    __device__ __forceinline__ void begin(const gemm_job &job) {
+        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        step = 0;
+        if (tile >= tiles) return;
+        const gemm_tile t = gemm_tile_at(job, tile);
+        const uint32_t subs = job.w[0].subs;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const cuda_mat &w = job.w[PAIRS ? h : 0];
+            const uint32_t r = PAIRS ? t.output * 8 + warp : t.output * 16 + h * 8 + warp;
+            const uint64_t at = ((uint64_t)t.expert * w.row_tiles + min(r, w.row_tiles - 1)) * w.col_tiles;
+            code[h] = (const uint8_t *)w.codes + at * gemm_slot<BITS>::tile + lane * 16;
+            if (BITS < 16 && lane / 16 == (uint32_t)h) scale = w.scales + at * subs * 16 + lane % 16 * 4;
+        }
+        rows = t.width;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t n = threadIdx.x / 8 + 32 * i, at = t.first + min(n, t.count - 1);
+            row[i] = (job.place ? job.place[at] / job.top_k : at) * job.x_stride;
+        }
+    }
+
+    __device__ __forceinline__ void load(const gemm_job &job, uint32_t slot) {
+        if (tile < tiles) {
+            const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunk = threadIdx.x % 8, subs = job.w[0].subs;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const uint32_t to = slot + gemm_slot<BITS>::codes + (h * 8 + warp) * gemm_slot<BITS>::tile + lane * 16;
+#pragma unroll
+                for (int i = 0; i < BITS / 4; i++) copy_async(to + i * 512, code[h] + i * 512);
+                code[h] += gemm_slot<BITS>::tile;
+            }
+            if (BITS < 16) {
+                if (lane % 16 < 4 * subs)
+                    copy_async(slot + gemm_slot<BITS>::scales + ((lane / 16 * 8 + warp) * 32 + lane % 16 * 4) * 4, scale);
+                scale += subs * 16;
+            }
+            const uint32_t k = step * GEMM_STEP + chunk * 8, cols = job.w[0].cols, left = k < cols ? min((cols - k) * 2, 16u) : 0;
+            const uint32_t from = left ? k : 0; /* a valid address even where nothing is read */
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t n = threadIdx.x / 8 + 32 * i;
+                if (n < rows) copy_async(slot + swizzled(n, chunk), job.x + row[i] + from, left);
+            }
+            if (++step == steps) {
+                tile += gridDim.x;
+                begin(job);
+            }
+        }
+        copy_commit();
+    }
+};
+
+/* Two codes in two halves of a word, as bf16: scale · code + bias, rounded once. */
+DEVICE uint32_t gemm_scaled(__nv_bfloat162 code, uint32_t scale, uint32_t bias) {
+    const __nv_bfloat162 w = __hfma2(code, *(const __nv_bfloat162 *)&scale, *(const __nv_bfloat162 *)&bias);
+    return *(const uint32_t *)&w;
+}
+DEVICE __nv_bfloat162 gemm_small(uint32_t word, int shift) { /* 0 ... 15; (c | 0x4300) is 128 + c */
+    const uint32_t u = (word >> shift & 0x000F000Fu) | 0x43004300u;
+    return __hsub2(*(const __nv_bfloat162 *)&u, __floats2bfloat162_rn(128.f, 128.f));
+}
+
+/* The A fragments of this warp for inputs 32·part ... 32·part + 31 of a step, one half of the outputs. */
+template <int BITS> struct gemm_codes {
+    uint4 low, high; /* BITS 4: low alone */
+
+    __device__ __forceinline__ void read(const uint8_t *slot, int half) {
+        if (BITS == 16) return;
+        const uint8_t *p = slot + gemm_slot<BITS>::codes + (half * 8 + threadIdx.x / 32) * gemm_slot<BITS>::tile + threadIdx.x % 32 * 16;
+        low = *(const uint4 *)p;
+        if (BITS == 8) high = *(const uint4 *)(p + 512);
+    }
+
+    __device__ __forceinline__ void fragments(const uint8_t *slot, int half, int part, uint32_t subs, uint32_t a[2][4]) const {
+        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (BITS == 16) {
+            const uint8_t *p = slot + gemm_slot<BITS>::codes + (half * 8 + warp) * gemm_slot<BITS>::tile + lane * 16;
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint4 v = *(const uint4 *)(p + (part * 2 + j) * 512);
+                a[j][0] = v.x, a[j][1] = v.y, a[j][2] = v.z, a[j][3] = v.w;
+            }
+            return;
+        }
+        const uint32_t *s = (const uint32_t *)(slot + gemm_slot<BITS>::scales) + (half * 8 + warp) * 32 + (subs == 2 ? part * 16 : 0) + lane / 4;
+        uint32_t scale[2], bias[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t both = s[i * 8];
+            scale[i] = __byte_perm(both, 0, 0x1010), bias[i] = __byte_perm(both, 0, 0x3232);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint32_t w = part ? (j ? low.w : low.z) : (j ? low.y : low.x), v = part ? (j ? high.w : high.z) : (j ? high.y : high.x);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                __nv_bfloat162 code = gemm_small(w, 4 * i);
+                if (BITS == 8) code = __hfma2(gemm_small(v, 4 * i), __floats2bfloat162_rn(16.f, 16.f), code); /* 0 ... 255: exact */
+                a[j][i] = gemm_scaled(code, scale[i & 1], bias[i & 1]);
+            }
+        }
+    }
+};
+
+#if GEMM_WGMMA
+/* One step.  The products of one part of it run while the next part's fragments are made. */
+template <int BITS, int N>
+DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate) {
+    gemm_codes<BITS> codes[2];
+    const uint64_t b = wgmma_descriptor(slot_address, 0, 1024);
+    uint32_t a[2][2][2][4]; /* [part][half][k16] */
+    codes[0].read(slot, 0), codes[1].read(slot, 1);
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+        codes[0].fragments(slot, 0, part, subs, a[part][0]), codes[1].fragments(slot, 1, part, subs, a[part][1]);
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) wgmma_bf16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);
+        wgmma_commit();
+        wgmma_wait<1>(); /* the part before has been read */
+    }
+}
+#else
+template <int BITS, int N>
+DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate) {
+    const uint32_t lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, chunk = lane / 8 % 2;
+    gemm_codes<BITS> codes[2];
+    if (!accumulate)
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) sum[0][i] = sum[1][i] = 0;
+    codes[0].read(slot, 0), codes[1].read(slot, 1);
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+        uint32_t a[2][2][4];
+        codes[0].fragments(slot, 0, part, subs, a[0]), codes[1].fragments(slot, 1, part, subs, a[1]);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int n = 0; n < N / 16; n++) {
+                uint32_t b[4]; /* k 0-7 and 8-15 of rows 0-7, then of rows 8-15 */
+                load_matrix4(b, slot_address + swizzled(n * 16 + row, (part * 2 + j) * 2 + chunk));
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    mma_bf16(sum[h] + n * 8, a[h][j], b[0], b[1]);
+                    mma_bf16(sum[h] + n * 8 + 4, a[h][j], b[2], b[3]);
+                }
+            }
+    }
+}
+#endif
+
+/* Sums of one half: element (output 16·warp + g or + 8, row 8·n + 2t or + 1) as f32. */
+template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile &t, int half, const float (&sum)[N / 2]) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, output = t.output * 256 + half * 128 + warp * 16 + lane / 4;
+    float *out = (float *)job.out;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t row = n * 8 + lane % 4 * 2 + i % 2, o = output + i / 2 * 8;
+            if (row >= t.count || o >= job.w[0].rows) continue;
+            float *to = out + (uint64_t)(t.first + row) * job.out_stride + o;
+            float v = sum[n * 4 + i];
+            if (job.store == GEMM_ADD_SCALED_F32) v *= job.scale[t.first + row];
+            *to = job.store == GEMM_STORE_F32 ? v : *to + v;
+        }
+}
+
+/* Stores values of one half as bf16.  Fragments are transposed in registers, and pairs of lanes trade blocks of 8 outputs, so that each
+ * lane has four consecutive outputs and four lanes the 32 bytes of one row. */
+template <int N> DEVICE void gemm_store_bf16(const gemm_job &job, const gemm_tile &t, uint32_t output, const float (&v)[N / 2]) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane & 1, o = output + warp * 16 + odd * 8 + (lane & 2) * 2;
+    uint16_t *out = (uint16_t *)job.out;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        const uint32_t first = transpose8(pack_bf16(v[n * 4], v[n * 4 + 1])), second = transpose8(pack_bf16(v[n * 4 + 2], v[n * 4 + 3]));
+        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, odd ? first : second, 1);
+        const uint2 four = odd ? make_uint2(other, second) : make_uint2(first, other);
+        const uint32_t row = n * 8 + lane / 4;
+        if (row >= t.count || o >= job.w[0].rows) continue;
+        uint16_t *to = out + (uint64_t)(t.first + row) * job.out_stride + o;
+        if (o + 4 <= job.w[0].rows) {
+            *(uint2 *)to = four;
+        } else {
+            for (uint32_t i = 0; o + i < job.w[0].rows; i++) to[i] = (uint16_t)((i < 2 ? four.x : four.y) >> 16 * (i & 1));
+        }
+    }
+}
+
+template <int BITS, bool PAIRS, int N>
+DEVICE void gemm_run(const gemm_job &job, const gemm_tile &t, gemm_loader<BITS, PAIRS> &loader, const uint8_t *ring, uint32_t &slot) {
+    typedef gemm_ring<BITS, GEMM_WGMMA> R;
+    const uint32_t base = shared_address(ring), steps = job.w[0].col_tiles, subs = job.w[0].subs;
+    float sum[2][N / 2];
+#pragma unroll 1
+    for (uint32_t k = 0; k < steps; k++) {
+        copy_wait<R::ahead - 1>();
+        fence_shared_for_wgmma();
+        __syncthreads();
+        uint32_t next = slot + R::ahead;
+        next -= next >= R::slots ? R::slots : 0;
+        loader.load(job, base + next * gemm_slot<BITS>::bytes);
+        gemm_step<BITS, N>(sum, ring + slot * gemm_slot<BITS>::bytes, base + slot * gemm_slot<BITS>::bytes, subs, k > 0);
+        slot = slot + 1 == R::slots ? 0 : slot + 1;
+    }
+#if GEMM_WGMMA
+    wgmma_wait<0>();
+    wgmma_settle(sum[0]), wgmma_settle(sum[1]);
+#endif
+    if (PAIRS) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) sum[0][i] = sum[0][i] / (1 + __expf(-sum[0][i])) * sum[1][i];
+        gemm_store_bf16<N>(job, t, t.output * 128, sum[0]);
+    } else if (job.store == GEMM_STORE_BF16) {
+        gemm_store_bf16<N>(job, t, t.output * 256, sum[0]);
+        gemm_store_bf16<N>(job, t, t.output * 256 + 128, sum[1]);
+    } else {
+        gemm_store_f32<N>(job, t, 0, sum[0]);
+        gemm_store_f32<N>(job, t, 1, sum[1]);
+    }
+}
+
+/* This block's tiles of one width.  Tiles come in falling order of width, one loop after the other: a switch inside one loop makes ptxas
+ * spill the sums and serialize wgmma. */
+template <int BITS, bool PAIRS, int N>
+DEVICE void gemm_all(const gemm_job &job, uint32_t &tile, gemm_loader<BITS, PAIRS> &loader, const uint8_t *ring, uint32_t &slot) {
+#pragma unroll 1
+    for (; tile < loader.tiles; tile += gridDim.x) {
+        const gemm_tile t = gemm_tile_at(job, tile);
+        if (t.width != N) break;
+        gemm_run<BITS, PAIRS, N>(job, t, loader, ring, slot);
+    }
+}
+
+template <int BITS, bool PAIRS> __global__ void __launch_bounds__(GEMM_THREADS, 1) gemm_kernel(const __grid_constant__ gemm_job job) {
+    extern __shared__ __align__(1024) uint8_t ring[];
+    typedef gemm_ring<BITS, GEMM_WGMMA> R;
+    gemm_loader<BITS, PAIRS> loader;
+    loader.tile = blockIdx.x, loader.tiles = gemm_tiles(job), loader.steps = job.w[0].col_tiles;
+    loader.begin(job);
+    for (int i = 0; i < R::ahead; i++) loader.load(job, shared_address(ring) + i * gemm_slot<BITS>::bytes);
+    uint32_t slot = 0;
+    uint32_t tile = blockIdx.x;
+    gemm_all<BITS, PAIRS, 128>(job, tile, loader, ring, slot);
+    gemm_all<BITS, PAIRS, 96>(job, tile, loader, ring, slot);
+    gemm_all<BITS, PAIRS, 64>(job, tile, loader, ring, slot);
+    gemm_all<BITS, PAIRS, 32>(job, tile, loader, ring, slot);
+    gemm_all<BITS, PAIRS, 16>(job, tile, loader, ring, slot);
+}
+
+/* Blocks: one per multiprocessor, or fewer when there are fewer tiles.  With a work list the number of tiles is known on the device
+ * only; blocks without any return at once. */
+template <int BITS, bool PAIRS> static void gemm_launch(const gemm_job *job, cudaStream_t stream) {
+    int device = 0, processors = 1, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    const int slots = major == 9 ? gemm_ring<BITS, true>::slots : gemm_ring<BITS, false>::slots;
+    const size_t shared = (size_t)slots * gemm_slot<BITS>::bytes;
+    cudaFuncSetAttribute(gemm_kernel<BITS, PAIRS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    uint32_t blocks = (uint32_t)processors;
+    if (!job->list) {
+        const uint32_t tiles = (job->rows + job->width - 1) / job->width * job->output_tiles;
+        blocks = tiles < blocks ? tiles : blocks;
+    }
+    if (blocks) gemm_kernel<BITS, PAIRS><<<blocks, GEMM_THREADS, shared, stream>>>(*job);
+}
+
+#endif
