@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
+#include "cli/loading.h"
 
 /* One entry per prompt length and depth; returns the tokens of context that the longest takes. */
 static uint32_t plan_entries(bench *b, const options *o) {
@@ -20,34 +21,49 @@ static uint32_t plan_entries(bench *b, const options *o) {
     return longest;
 }
 
-static calla_status measure(bench *b, const options *o, calla_error *err) {
-    calla_engine_options eo;
+static calla_status measure(bench *b, const calla_engine_options *eo, calla_error *err) {
     calla_engine *engine = NULL;
-    progress bar;
+    bench_progress bar = {0};
+    progress_init(&bar.bar);
+    calla_status status = loading_open_engine(eo, &engine, err);
+    if (status == CALLA_OK) status = bench_measure(b, engine, &bar, err);
+    calla_engine_close(engine);
+    return status;
+}
+
+/* b: the planned entries, and then what was measured; a: its arms with --ablate. */
+static calla_status run(bench *b, const options *o, bench_ablation *a, calla_error *err) {
+    const char *to = o->value[OPTION_JSON_FILE].text;
+    calla_engine_options eo;
     calla_status status = cli_engine_options(o, &eo, err);
     if (status != CALLA_OK) return status;
     eo.context_tokens = plan_entries(b, o);
     eo.max_sequences = 1;
     eo.ids_only = true;
-    progress_init(&bar);
-    status = calla_engine_open(&eo, &engine, err);
+    const bench *result = b;
+    if (o->value[OPTION_ABLATE].given) {
+        status = bench_ablate(b, &eo, a, err);
+        result = a->arms;
+    } else {
+        status = measure(b, &eo, err);
+    }
     if (status != CALLA_OK) return status;
-    status = bench_measure(b, engine, &bar, err);
-    calla_engine_close(engine);
-    return status;
+    if (!to || strcmp(to, "-") != 0) {
+        bench_print(result, stdout);
+        if (a->n_arms) bench_print_ablation(a, stdout);
+    }
+    if (!to) return CALLA_OK;
+    buffer json = {0};
+    bench_append_json(result, o, a->n_arms ? a : NULL, &json);
+    return cli_write_output(to, &json, err);
 }
 
 int command_bench(const options *o) {
     calla_error err = {0};
-    const char *to = o->value[OPTION_JSON_FILE].text;
+    bench_ablation a = {0};
     bench *b = mem_calloc(1, sizeof *b);
-    calla_status status = b ? measure(b, o, &err) : error_nomem(&err, "the results");
-    if (status == CALLA_OK && !(to && strcmp(to, "-") == 0)) bench_print(b, stdout);
-    if (status == CALLA_OK && to) {
-        buffer json = {0};
-        bench_append_json(b, o, &json);
-        status = cli_write_output(to, &json, &err);
-    }
+    calla_status status = b ? run(b, o, &a, &err) : error_nomem(&err, "the results");
+    bench_ablation_free(&a);
     mem_free(b);
     return status == CALLA_OK ? EXIT_OK : cli_fail_error(&err);
 }

@@ -25,6 +25,12 @@ typedef struct bench_run {
     uint64_t private_bytes;        /* of that, what is not a mapped file, at the end of the run; 0: unknown */
 } bench_run;
 
+/* A bar over all runs of a command. */
+typedef struct bench_progress {
+    progress bar;
+    uint32_t done, total;
+} bench_progress;
+
 /* A prompt of `prompt` tokens after `depth` tokens of context, then `decode` steps. */
 typedef struct bench_entry {
     uint32_t prompt, depth, decode;
@@ -35,8 +41,9 @@ typedef struct bench {
     calla_engine_info info;
     bench_entry entries[BENCH_MAX_ENTRIES];
     uint32_t n_entries;
-    double read_rate; /* bytes a second, the best that was seen; 0: unknown */
-    char date[32];    /* when it began, UTC */
+    double read_rate;     /* bytes a second, the best that was seen; 0: unknown */
+    calla_dot_rates dots; /* operations a second, likewise */
+    char date[32];        /* when it began, UTC */
     char cpu[128];
     uint32_t cores;
 } bench;
@@ -44,9 +51,10 @@ typedef struct bench {
 /* What the two rounds of an entry come to. */
 typedef struct bench_figures {
     double prefill_tok_s, decode_tok_s, ttft_ms;
-    double drift;             /* the larger of prefill's and decode's */
-    uint32_t decode_context;  /* tokens that a decode step looks back at, on average */
-    uint64_t bytes_per_token; /* weights, state and cache that a decode step moves at that context */
+    double drift;                                                /* the larger of prefill's and decode's */
+    uint32_t decode_context;                                     /* tokens that a decode step looks back at, on average */
+    double prefill_tflop_s, dot_peak_tflop_s, share_of_dot_peak; /* arithmetic of the prompt, and its ceiling; 0: unknown */
+    uint64_t bytes_per_token;                                    /* weights, state and cache that a decode step moves at that context */
     double achieved_gb_s;
     double read_rate_gb_s, share_of_read_rate; /* 0: unknown */
     uint64_t peak_bytes, private_bytes;        /* 0: unknown */
@@ -54,15 +62,39 @@ typedef struct bench_figures {
 
 /* ---- bench_run.c ---- */
 
-/* All entries, one after the other on this engine; fills info, the runs and the read rate. */
-calla_status bench_measure(bench *b, calla_engine *engine, progress *bar, calla_error *err);
+/* Notes the machine and the time. */
+void bench_begin(bench *b);
+/* All entries, one after the other on this engine; fills info, the runs and the rates. */
+calla_status bench_measure(bench *b, calla_engine *engine, bench_progress *bar, calla_error *err);
+
+/* Part of that.  Pass 0 is the warm-up, whose digest the others must repeat; pass 1 + r is round r; bar->done counts the runs. */
+calla_status bench_run_pass(bench *b, calla_engine *engine, uint32_t pass, bench_progress *bar, calla_error *err);
+/* Takes the better of these rates and those measured before. */
+void bench_measure_rates(bench *b, calla_engine *engine);
+
+/* ---- bench_ablate.c ---- */
+
+/* The same entries with all optimizations on (but those that the caller turned off), and with each off. */
+typedef struct bench_ablation {
+    bench *arms;                    /* [n_arms]; the first has all on */
+    const calla_optimization **off; /* [n_arms]; the first is NULL */
+    uint32_t n_arms;
+} bench_ablation;
+
+/* Entries are those of *plan.  Each arm of each round gets an engine of its own, opened by `engine`, and a warm-up on it; the order of the
+ * arms changes from round to round. */
+calla_status bench_ablate(const bench *plan, const calla_engine_options *engine, bench_ablation *out, calla_error *err);
+void bench_ablation_free(bench_ablation *a);
 
 /* ---- bench_report.c ---- */
 
 bench_figures bench_figures_of(const bench *b, const bench_entry *e);
 void bench_print(const bench *b, FILE *out);
-/* The whole result as one JSON object; o: the options that it was made with. */
-void bench_append_json(const bench *b, const options *o, buffer *out);
+/* How much faster a is than b: 0.5 for half as fast again.  0 where one is unknown. */
+double bench_worth(double with_tok_s, double without_tok_s);
+void bench_print_ablation(const bench_ablation *a, FILE *out);
+/* The whole result as one JSON object; o: the options that it was made with; ablation: NULL, or what b is the first arm of. */
+void bench_append_json(const bench *b, const options *o, const bench_ablation *ablation, buffer *out);
 
 /* ---- bench_machine.c ---- */
 

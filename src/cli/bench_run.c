@@ -96,30 +96,42 @@ static calla_status check_digest(const bench_entry *e, const bench_run *run, cal
                      e->prompt, e->depth, (unsigned long long)e->warm_up.digest, (unsigned long long)run->digest);
 }
 
-static void measure_read_rate(bench *b, calla_engine *engine) {
-    double rate = calla_engine_read_rate(engine);
+void bench_measure_rates(bench *b, calla_engine *engine) {
+    const double rate = calla_engine_read_rate(engine);
+    calla_dot_rates dots;
     if (rate > b->read_rate) b->read_rate = rate;
+    calla_engine_dot_rates(engine, &dots);
+    if (dots.used > b->dots.used) b->dots = dots;
 }
 
-calla_status bench_measure(bench *b, calla_engine *engine, progress *bar, calla_error *err) {
-    const uint32_t runs = b->n_entries * (1 + BENCH_ROUNDS);
-    calla_status status = CALLA_OK;
+void bench_begin(bench *b) {
     time_t now = time(NULL);
     struct tm utc;
     strftime(b->date, sizeof b->date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     bench_describe_machine(b->cpu, sizeof b->cpu, &b->cores);
-    calla_engine_get_info(engine, &b->info);
-    /* The buffer that is read for the rate would count as the process's peak, where that cannot be forgotten: then only afterwards. */
-    if (bench_reset_peak()) measure_read_rate(b, engine);
-    for (uint32_t i = 0; i < runs && status == CALLA_OK; i++) {
-        const uint32_t pass = i / b->n_entries, at = i % b->n_entries; /* pass 0: warm-up; then forwards, backwards */
-        bench_entry *e = &b->entries[pass == 0 || pass % 2 ? at : b->n_entries - 1 - at];
-        bench_run *run = pass ? &e->round[pass - 1] : &e->warm_up;
-        progress_show(bar, "measuring", i, runs);
+}
+
+calla_status bench_run_pass(bench *b, calla_engine *engine, uint32_t pass, bench_progress *bar, calla_error *err) {
+    calla_status status = CALLA_OK;
+    for (uint32_t i = 0; i < b->n_entries && status == CALLA_OK; i++) {
+        bench_entry *e = &b->entries[pass == 0 || pass % 2 ? i : b->n_entries - 1 - i]; /* forwards, forwards, backwards */
+        bench_run again, *run = pass ? &e->round[pass - 1] : e->warm_up.digest ? &again : &e->warm_up;
+        progress_show(&bar->bar, "measuring", bar->done++, bar->total);
         status = run_entry(engine, b, e, run, err);
         if (status == CALLA_OK) status = check_digest(e, run, err);
     }
-    progress_clear(bar);
-    if (status == CALLA_OK) measure_read_rate(b, engine);
+    progress_clear(&bar->bar);
+    return status;
+}
+
+calla_status bench_measure(bench *b, calla_engine *engine, bench_progress *bar, calla_error *err) {
+    calla_status status = CALLA_OK;
+    bench_begin(b);
+    calla_engine_get_info(engine, &b->info);
+    bar->total = b->n_entries * (1 + BENCH_ROUNDS);
+    /* The buffer that is read for the rate would count as the process's peak, where that cannot be forgotten: then only afterwards. */
+    if (bench_reset_peak()) bench_measure_rates(b, engine);
+    for (uint32_t pass = 0; pass <= BENCH_ROUNDS && status == CALLA_OK; pass++) status = bench_run_pass(b, engine, pass, bar, err);
+    if (status == CALLA_OK) bench_measure_rates(b, engine);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "cli/evaluate.h"
+#include "cli/loading.h"
 #include "cli/report.h"
 #include "text/text.h"
 
@@ -35,7 +36,7 @@ static calla_status open_engine(eval_run *r, bool text, calla_error *err) {
     eo.max_sequences = 1;
     eo.ids_only = !text;
     if (!eo.context_tokens) eo.context_tokens = r->task.window;
-    status = calla_engine_open(&eo, &r->engine, err);
+    status = loading_open_engine(&eo, &r->engine, err);
     if (!status) calla_engine_get_info(r->engine, &r->info);
     return status;
 }

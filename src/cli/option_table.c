@@ -76,7 +76,10 @@ const command_spec command_table[COMMAND_COUNT] = {
              "many tokens is processed after a context of depth tokens, which is not timed; prefill ends with the first token, then "
              "come the decode steps. Printed beside the speeds are the bytes that a decode step moves (weights, state, and the cache "
              "at the context that it has), the rate that this makes, and what share it is of the rate at which this machine reads its "
-             "memory, measured in the same run. If a repetition gives other tokens there is no result; if it takes 3 % more or "
+             "memory, measured in the same run; and beside prefill the operations a second (matrices and attention), and their share of "
+             "what "
+             "dot products of registers reach. --ablate: the same with each optimization off, in rounds of alternating order, each on an "
+             "engine opened anew. If a repetition gives other tokens there is no result; if it takes 3 % more or "
              "less time the result is marked unsteady. Needs no tokenizer.",
          .example = "calla bench ~/models/Qwen3.6-35B-A3B-4bit --prompt 512,2048 --depth 0,4096 --json speed.json"},
 };
@@ -372,6 +375,10 @@ const option_spec option_table[OPTION_COUNT] = {
                              .preset = "64",
                              .commands = ON(BENCH),
                              .help = "tokens to generate after the first"},
+    [OPTION_ABLATE] = {.name = "ablate",
+                       .type = OPTION_FLAG,
+                       .commands = ON(BENCH),
+                       .help = "measure with each of the device's optimizations turned off as well, and print what each is worth"},
     [OPTION_JSON_FILE] = {.name = "json",
                           .value = "FILE",
                           .type = OPTION_TEXT,

@@ -69,6 +69,7 @@ typedef enum option_id {
     OPTION_PROMPT,
     OPTION_DEPTH,
     OPTION_DECODE_STEPS,
+    OPTION_ABLATE,
     OPTION_JSON_FILE,
     OPTION_LOG,
     OPTION_HELP,

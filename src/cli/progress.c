@@ -15,17 +15,31 @@ void progress_init(progress *p) {
     *p = (progress){.out = can_erase ? stderr : NULL};
 }
 
-void progress_show(progress *p, const char *what, uint64_t done, uint64_t total) {
-    if (!p->out || !total) return;
+/* counts: "1024 of 3000" */
+static void show(progress *p, const char *what, uint64_t done, uint64_t total, const char *counts) {
     char bar[BAR + 1];
     size_t full = (size_t)(done * BAR / total);
     if (full > BAR) full = BAR;
     memset(bar, '#', full);
     memset(bar + full, '.', BAR - full);
     bar[BAR] = 0;
-    fprintf(p->out, "\r%s [%s] %llu of %llu" ERASE_TO_END, what, bar, (unsigned long long)done, (unsigned long long)total);
+    fprintf(p->out, "\r%s [%s] %s" ERASE_TO_END, what, bar, counts);
     fflush(p->out);
     p->shown = true;
+}
+
+void progress_show(progress *p, const char *what, uint64_t done, uint64_t total) {
+    if (!p->out || !total) return;
+    char counts[64];
+    snprintf(counts, sizeof counts, "%llu of %llu", (unsigned long long)done, (unsigned long long)total);
+    show(p, what, done, total, counts);
+}
+
+void progress_show_bytes(progress *p, const char *what, uint64_t done, uint64_t total) {
+    if (!p->out || !total) return;
+    char counts[64];
+    snprintf(counts, sizeof counts, "%.1f of %.1f GB", (double)done / 1e9, (double)total / 1e9);
+    show(p, what, done, total, counts);
 }
 
 void progress_clear(progress *p) {

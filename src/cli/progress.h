@@ -15,6 +15,8 @@ typedef struct progress {
 void progress_init(progress *p);
 /* "what [####....] 1024 of 3000", over what was shown before. */
 void progress_show(progress *p, const char *what, uint64_t done, uint64_t total);
+/* The same of bytes: "what [####....] 1.2 of 19.5 GB". */
+void progress_show_bytes(progress *p, const char *what, uint64_t done, uint64_t total);
 /* Takes it away: what is printed next begins at the start of the line. */
 void progress_clear(progress *p);
 

@@ -26,6 +26,7 @@ void report_append_build(buffer *b, const calla_engine_info *info, const options
     report_append_text(b, "device_detail", info->device_detail);
     report_append_text(b, "precision", o->value[OPTION_PRECISION].text);
     report_append_text(b, "kv", o->value[OPTION_KV].text);
+    report_append_text(b, "without", o->value[OPTION_WITHOUT].text ? o->value[OPTION_WITHOUT].text : "");
 }
 
 void report_print_line(const char *name, const char *format, ...) {
@@ -40,6 +41,8 @@ void report_print_line(const char *name, const char *format, ...) {
 void report_print_build(const calla_engine_info *info, const options *o) {
     report_print_line("calla", "%s (commit %s)", calla_version(), calla_commit());
     report_print_line("model", "%s", info->model_name);
-    report_print_line("device", "%s%s%s%s, precision %s, KV %s", info->device, info->device_detail[0] ? " (" : "", info->device_detail,
-                      info->device_detail[0] ? ")" : "", o->value[OPTION_PRECISION].text, o->value[OPTION_KV].text);
+    const char *without = o->value[OPTION_WITHOUT].text;
+    report_print_line("device", "%s%s%s%s, precision %s, KV %s%s%s", info->device, info->device_detail[0] ? " (" : "", info->device_detail,
+                      info->device_detail[0] ? ")" : "", o->value[OPTION_PRECISION].text, o->value[OPTION_KV].text,
+                      without ? ", without " : "", without ? without : "");
 }

@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "cli/cli.h"
+#include "cli/loading.h"
 #include "cli/print.h"
 #include "cli/progress.h"
 
@@ -200,7 +201,7 @@ static calla_status open_engine(const options *o, calla_engine **engine, calla_e
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGINT);
     pthread_sigmask(SIG_BLOCK, &blocked, &before);
-    status = calla_engine_open(&eo, engine, err);
+    status = loading_open_engine(&eo, engine, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/loading.h"
 
 int command_serve(const options *o) {
     calla_error err = {0};
@@ -10,7 +11,7 @@ int command_serve(const options *o) {
     calla_engine *engine = NULL;
     server *s = NULL;
     calla_status status = cli_engine_options(o, &eo, &err);
-    if (status == CALLA_OK) status = calla_engine_open(&eo, &engine, &err);
+    if (status == CALLA_OK) status = loading_open_engine(&eo, &engine, &err);
     if (status == CALLA_OK) {
         server_options so = {
             .engine = engine,

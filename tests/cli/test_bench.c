@@ -23,6 +23,11 @@ static struct {
     uint32_t failing_job; /* from 1 */
     uint32_t short_job;   /* makes one token too few; from 1 */
     double read_rate[2];
+    calla_dot_rates dots;
+    char without[16][64]; /* of the engines opened */
+    uint32_t n_opened, open_engines;
+    uint32_t failing_engine; /* from 1 */
+    uint32_t job_of_engine[MAX_JOBS];
 } world;
 
 struct calla_session {
@@ -42,13 +47,39 @@ void calla_engine_get_info(const calla_engine *engine, calla_engine_info *out) {
                                .stages = 7,
                                .token_bytes = 1000000,
                                .state_bytes = 1000,
-                               .kv_token_bytes = 10};
+                               .kv_token_bytes = 10,
+                               .token_flop = 1000000,
+                               .context_flop = 100};
 }
 
 double calla_engine_read_rate(calla_engine *engine) {
     (void)engine;
     return world.read_rate[world.rates++ % 2];
 }
+
+void calla_engine_dot_rates(calla_engine *engine, calla_dot_rates *out) {
+    (void)engine;
+    *out = world.dots;
+}
+
+const calla_optimization *calla_device_optimizations(const char *device) {
+    static const calla_optimization of_toy[] = {{"gears", "turns"}, {"springs", "jumps"}, {"oil", "flows"}, {NULL, NULL}},
+                                    none[] = {{NULL, NULL}};
+    return !device ? of_toy : strcmp(device, "plain") == 0 ? none : NULL;
+}
+
+calla_status calla_engine_open(const calla_engine_options *o, calla_engine **out, calla_error *err) {
+    *out = NULL;
+    assert_true(world.n_opened < 16);
+    snprintf(world.without[world.n_opened++], sizeof world.without[0], "%s", o->without ? o->without : "");
+    if (o->progress) o->progress(o->progress_user, 1, 2);
+    if (o->device || world.n_opened == world.failing_engine) return error_set(err, CALLA_E_IO, "no such toy");
+    world.open_engines++;
+    *out = (calla_engine *)&world;
+    return CALLA_OK;
+}
+
+void calla_engine_close(calla_engine *engine) { world.open_engines -= engine != NULL; }
 
 static calla_session the_session;
 
@@ -79,6 +110,7 @@ calla_status calla_session_generate(calla_session *session, const calla_generate
                                     calla_error *err) {
     (void)err;
     assert_true(world.n_jobs < MAX_JOBS);
+    world.job_of_engine[world.n_jobs] = world.n_opened;
     asked *a = &world.jobs[world.n_jobs++];
     *a = (asked){.n_ids = session->n,
                  .new_ids = session->n - session->done,
@@ -112,8 +144,9 @@ static int reset(void **state) {
 }
 
 static calla_status measure(bench *b, calla_error *err) {
-    progress bar = {0};
+    bench_progress bar = {0};
     calla_status status = bench_measure(b, NULL, &bar, err);
+    if (status == CALLA_OK) assert_int_equal(bar.done, bar.total);
     assert_int_equal(world.open_sessions, 0);
     return status;
 }
@@ -147,6 +180,7 @@ static void figures_follow_from_the_runs(void **state) {
     b = (bench){.entries = {{.prompt = 100, .depth = 50, .decode = 10}}, .n_entries = 1};
     world.read_rate[0] = world.read_rate[1] = 1e9;
     world.slow_job = 6; /* decoding of the last round */
+    world.dots = (calla_dot_rates){.f32 = 1e10, .i8 = 4e10, .used = 1e10};
     assert_int_equal(measure(&b, &err), CALLA_OK);
     const bench_figures f = bench_figures_of(&b, &b.entries[0]);
     assert_true(f.prefill_tok_s > 999.9 && f.prefill_tok_s < 1000.1);
@@ -156,6 +190,9 @@ static void figures_follow_from_the_runs(void **state) {
     assert_int_equal(f.bytes_per_token, 1000000 + 2 * 1000 + 155 * 10);
     assert_true(f.share_of_read_rate > 0.0983 && f.share_of_read_rate < 0.0984);
     assert_true(f.read_rate_gb_s == 1);
+    /* 1000 tok/s of 1 MFLOP, and of 100 FLOP for each of the positions 51 … 150 that the rows see, on average 100.5 */
+    assert_true(f.prefill_tflop_s > 0.00101004 && f.prefill_tflop_s < 0.00101006);
+    assert_true(f.dot_peak_tflop_s == 0.01 && f.share_of_dot_peak > 0.101004 && f.share_of_dot_peak < 0.101006);
     world.n_jobs = world.slow_job = 0;
     assert_int_equal(measure(&b, &err), CALLA_OK);
     assert_true(bench_figures_of(&b, &b.entries[0]).drift == 0);
@@ -203,11 +240,83 @@ static void failures_are_passed_on(void **state) {
     assert_non_null(strstr(err.message, "made 4"));
 }
 
+static void ablation_turns_each_off(void **state) {
+    (void)state;
+    static bench plan;
+    calla_error err = {0};
+    bench_ablation a;
+    const calla_engine_options o = {.without = "springs"};
+    plan = (bench){.entries = {{.prompt = 10, .decode = 4}, {.prompt = 20, .decode = 4}}, .n_entries = 2};
+    world.read_rate[0] = 3e9, world.read_rate[1] = 2e9;
+    assert_int_equal(bench_ablate(&plan, &o, &a, &err), CALLA_OK);
+    assert_int_equal(world.open_engines + world.open_sessions, 0);
+    assert_int_equal(a.n_arms, 3); /* springs are off anyway */
+    assert_null(a.off[0]);
+    assert_string_equal(a.off[1]->name, "gears");
+    assert_string_equal(a.off[2]->name, "oil");
+    static const char *const opened[] = {"springs", "springs,gears", "springs,oil", "springs,oil", "springs,gears", "springs"};
+    assert_int_equal(world.n_opened, 6);
+    for (uint32_t i = 0; i < 6; i++) assert_string_equal(world.without[i], opened[i]);
+    assert_int_equal(world.n_jobs, 24); /* on each engine both entries as a warm-up, then both */
+    for (uint32_t j = 0; j < 24; j++) assert_int_equal(world.job_of_engine[j], 1 + j / 4);
+    for (uint32_t i = 0; i < 3; i++) {
+        const bench_figures f = bench_figures_of(&a.arms[i], &a.arms[i].entries[1]);
+        assert_true(f.prefill_tok_s > 999.9 && f.decode_tok_s > 99.9 && f.read_rate_gb_s == 3);
+    }
+    buffer json = {0};
+    static options none;
+    for (int i = 0; i < OPTION_COUNT; i++) none.value[i].text = "";
+    bench_append_json(&a.arms[0], &none, &a, &json);
+    assert_false(json.failed);
+    assert_non_null(strstr(json.data, "\"ablation\":[{\"name\":\"gears\",\"meaning\":\"turns\",\"entries\":[{\"prompt\":10,"));
+    assert_non_null(strstr(json.data, ",\"prefill_worth\":0.0000,\"decode_worth\":0.0000}]}]}"));
+    buffer_free(&json);
+    bench_ablation_free(&a);
+}
+
+static void ablation_needs_something_to_turn_off(void **state) {
+    (void)state;
+    static const bench plan = {.entries = {{.prompt = 10, .decode = 4}}, .n_entries = 1};
+    calla_error err = {0};
+    bench_ablation a;
+    assert_int_equal(bench_ablate(&plan, &(calla_engine_options){.device = "plain"}, &a, &err), CALLA_E_ARGUMENT);
+    assert_non_null(strstr(err.message, "device plain has nothing"));
+    assert_int_equal(world.n_opened, 0);
+    assert_int_equal(bench_ablate(&plan, &(calla_engine_options){.device = "unknown"}, &a, &err), CALLA_E_IO);
+    assert_true(!a.arms && !a.off && !a.n_arms);
+}
+
+/* A failure anywhere, or another digest in the second round of an arm, ends it and leaves nothing behind. */
+static void ablation_passes_failures_on(void **state) {
+    (void)state;
+    static const bench plan = {.entries = {{.prompt = 10, .decode = 4}}, .n_entries = 1};
+    bench_ablation a;
+    for (uint32_t i = 1; i <= 8; i++) {
+        calla_error err = {0};
+        reset(NULL);
+        world.failing_engine = i;
+        assert_int_equal(bench_ablate(&plan, &(calla_engine_options){0}, &a, &err), CALLA_E_IO);
+        assert_int_equal(world.open_engines + world.open_sessions, 0);
+        assert_true(!a.arms && world.n_jobs == 2 * (i - 1));
+        reset(NULL);
+        world.strange_job = 8 + i; /* 16 jobs; those after the first 8 repeat an arm */
+        assert_int_equal(bench_ablate(&plan, &(calla_engine_options){0}, &a, &err), CALLA_E_INTERNAL);
+        assert_non_null(strstr(err.message, "refused"));
+        assert_int_equal(world.open_engines + world.open_sessions, 0);
+        assert_true(!a.arms);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(jobs_are_those_of_the_contract, reset), cmocka_unit_test_setup(figures_follow_from_the_runs, reset),
-        cmocka_unit_test_setup(the_better_read_rate_counts, reset),    cmocka_unit_test_setup(other_tokens_are_refused, reset),
+        cmocka_unit_test_setup(jobs_are_those_of_the_contract, reset),
+        cmocka_unit_test_setup(figures_follow_from_the_runs, reset),
+        cmocka_unit_test_setup(the_better_read_rate_counts, reset),
+        cmocka_unit_test_setup(other_tokens_are_refused, reset),
         cmocka_unit_test_setup(failures_are_passed_on, reset),
+        cmocka_unit_test_setup(ablation_turns_each_off, reset),
+        cmocka_unit_test_setup(ablation_needs_something_to_turn_off, reset),
+        cmocka_unit_test_setup(ablation_passes_failures_on, reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """test_bench.py: calla bench on pocket: the form of what it prints, and that answers repeat.  Not speed: this machine may be busy."""
 import json
+import re
 
 import command
 from command import CommandTest, calla
 
 TINY = ['--prompt', '16', '--decode', '4', '--depth', '0,32']
 NAMES = ['prefill_tok_s', 'decode_tok_s', 'ttft_ms', 'bytes_per_token', 'read_rate_gb_s', 'share_of_read_rate', 'peak_bytes', 'stages_per_token',
-         'digest']
+         'prefill_tflop_s', 'dot_peak_tflop_s', 'share_of_dot_peak', 'digest']
 
 
 class Bench(CommandTest):
@@ -19,8 +20,10 @@ class Bench(CommandTest):
         self.assertEqual(table[1], 'pocket on {device}: {device_detail}; {machine[cpu]}, {machine[cores]} cores'.format(**result))
         self.assertEqual([line.split()[:2] for line in table[4:6]], [['16', '0'], ['16', '32']])
         self.assertRegex(table[7], r'\Aread rate of the memory: [\d.]+ GB/s; \d+ stages a token\Z')
+        self.assertRegex(table[8], r'\Apeak of dot products: [\d.]+ TFLOP/s; by type: f32 [\d.]+')
+        self.assertGreater(result['dot_rates']['f32'], 0)
         self.assertEqual(result['options'], {'decode': 4, 'prompt': [16], 'depth': [0, 32], 'threads': None, 'batch_rows': 256,
-                                             'precision': 'exact', 'kv': 'bf16'})
+                                             'precision': 'exact', 'kv': 'bf16', 'without': ''})
         self.assertTrue(result['machine']['cpu'] and result['machine']['cores'] >= 1)
         for line, entry in zip(table[4:6], result['entries'], strict=True):
             for name in NAMES[:-1]:
@@ -32,6 +35,8 @@ class Bench(CommandTest):
             self.assertEqual(len(entry['rounds']), 2)
             self.assertAlmostEqual(entry['achieved_gb_s'], entry['bytes_per_token'] * entry['decode_tok_s'] / 1e9, places=2)
             self.assertAlmostEqual(entry['share_of_read_rate'], entry['achieved_gb_s'] / entry['read_rate_gb_s'], places=2)
+            self.assertAlmostEqual(entry['share_of_dot_peak'], entry['prefill_tflop_s'] / entry['dot_peak_tflop_s'], places=3)
+        self.assertNotIn('ablation', result)
         first, second = result['entries']
         self.assertEqual((first['prompt'], first['depth'], first['decode'], first['decode_context']), (16, 0, 4, 18))
         self.assertEqual((second['prompt'], second['depth'], second['decode'], second['decode_context']), (16, 32, 4, 50))
@@ -53,7 +58,51 @@ class Bench(CommandTest):
         entry = json.loads(self.works(*arguments, '--json', '-'))['entries'][0]
         self.assertIsNone(entry['read_rate_gb_s'])
         self.assertIsNone(entry['share_of_read_rate'])
-        self.assertIn('read rate of the memory: unknown', self.works(*arguments))
+        self.assertIsNone(entry['dot_peak_tflop_s'])
+        self.assertIsNone(entry['share_of_dot_peak'])
+        self.assertGreater(entry['prefill_tflop_s'], 0)
+        output = self.works(*arguments)
+        self.assertIn('read rate of the memory: unknown', output)
+        self.assertIn('peak of dot products: unknown', output)
+
+    def optimizations(self):
+        """Those of the default device: an unknown name lists them."""
+        result = calla('bench', '--without', 'gears')
+        self.assertEqual(result.returncode, 1)
+        known = re.fullmatch(r"calla: device \w+ has no optimization called 'gears'; it has: ([a-z0-9, -]+)\n", result.stderr.decode())
+        self.assertTrue(known, result.stderr)
+        return known[1].split(', ')
+
+    def test_ablate(self):
+        path = self.folder / 'bench.json'
+        arguments = ['bench', '--ablate', '--prompt', '8', '--decode', '2', '--depth', '0,4']
+        table = self.works(*arguments, '--json', path)
+        result = json.loads(path.read_text())
+        names = self.optimizations()
+        self.assertGreaterEqual(len(names), 3)
+        self.assertEqual([arm['name'] for arm in result['ablation']], names)
+        self.assertEqual(len(result['entries']), 2)
+        for arm in result['ablation']:
+            self.assertRegex(table, rf'(?m)^ +8 +4  {arm["name"]} +[\d.]+ +[+-][\d.]+% +[\d.]+ +[+-][\d.]+%')
+            self.assertIn(f'{arm["name"]}: {arm["meaning"]}\n', table)
+            for entry, whole in zip(arm['entries'], result['entries'], strict=True):
+                self.assertEqual((entry['prompt'], entry['depth']), (whole['prompt'], whole['depth']))
+                for kind in ('prefill', 'decode'):
+                    worth = whole[f'{kind}_tok_s'] / entry[f'{kind}_tok_s'] - 1
+                    self.assertAlmostEqual(entry[f'{kind}_worth'], worth, places=3)
+        first = self.works(*arguments, '--without', names[0], '--json', '-')
+        self.assertEqual([arm['name'] for arm in json.loads(first)['ablation']], names[1:])
+        self.assertEqual(json.loads(first)['options']['without'], names[0])
+
+    def test_without(self):
+        names = self.optimizations()
+        for arguments in (['run', 'x'], ['serve'], ['eval', '--ids', '-'], ['selftest']):
+            result = calla(*arguments, '--without', f'{names[0]},gears', stdin='{"ids":[1,2,3]}')
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("no optimization called 'gears'", result.stderr.decode())
+        self.fails(1, 'nothing that can be turned off', 'bench', '--ablate', '--device', 'ref')
+        self.fails(1, ['device ref', 'none that can be turned off'], 'bench', '--without', 'gears', '--device', 'ref')
+        self.assertIn('without ' + ','.join(names), self.works('eval', '--ids', '-', '--stride', '1024', '--without', ','.join(names), stdin='{"ids":[1,2,3]}'))
 
     def test_needs_no_tokenizer(self):
         model = self.copy_pocket()

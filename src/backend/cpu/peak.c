@@ -32,7 +32,7 @@ static double measure(backend *b, const cpu_peak_kernel *kernel) {
             run.rounds *= 2;
             continue;
         }
-        const double rate = (double)run.rounds * TASKS * kernel->flop * 1e9 / (double)took;
+        const double rate = (double)(run.rounds * TASKS * kernel->flop) * 1e9 / (double)took;
         best = rate > best ? rate : best;
         pass++;
     }
