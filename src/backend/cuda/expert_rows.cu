@@ -52,8 +52,8 @@ static __device__ uint32_t sum_before(uint32_t v, uint32_t *total) {
 static __device__ uint32_t piece_width(uint32_t count) { return count <= 16 ? 16 : count <= 32 ? 32 : (count + 31) / 32 * 32; }
 
 /* One block: counts become positions in place[], and the pieces are listed: whole ones first, then the rests by falling width. */
-static __global__ void __launch_bounds__(SORT_THREADS) list_pieces(uint32_t blocks, uint32_t experts, uint32_t *counts, uint32_t *first,
-                                                                   gemm_pieces *list) {
+static __global__ void __launch_bounds__(SORT_THREADS)
+    list_pieces(uint32_t blocks, uint32_t experts, uint32_t *counts, uint32_t *first, gemm_pieces *list) {
     __shared__ uint32_t count_of[MAX_EXPERTS];
     gemm_piece *piece = (gemm_piece *)(list + 1);
     uint32_t places = 0, pieces = 0, total;
@@ -93,8 +93,8 @@ static __global__ void __launch_bounds__(SORT_THREADS) list_pieces(uint32_t bloc
 }
 
 /* place[] and slot_of[], each block of places in order: the warps take turns, and within one a place counts the equal ones before it. */
-static __global__ void __launch_bounds__(SORT_THREADS) sort_places(const uint32_t *expert, uint32_t places, uint32_t experts,
-                                                                   const uint32_t *position, uint32_t *place, uint32_t *slot_of) {
+static __global__ void __launch_bounds__(SORT_THREADS)
+    sort_places(const uint32_t *expert, uint32_t places, uint32_t experts, const uint32_t *position, uint32_t *place, uint32_t *slot_of) {
     __shared__ uint32_t next[MAX_EXPERTS];
     for (uint32_t e = threadIdx.x; e < experts; e += SORT_THREADS) next[e] = position[(size_t)blockIdx.x * experts + e];
     const uint32_t p = blockIdx.x * SORT_THREADS + threadIdx.x, lane = threadIdx.x % 32;

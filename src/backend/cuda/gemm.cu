@@ -81,8 +81,8 @@ uint64_t cuda_expert_partial_bytes(uint32_t max_rows, uint32_t top_k, uint32_t h
 enum { COMBINE_THREADS = 256 };
 
 /* residual[r] += Σ_i weight[r][i] · partial[slot_of[r·top_k + i]], in order of i; four values a thread. */
-static __global__ void combine_experts(const uint16_t *partial, const uint32_t *slot_of, const float *weight, uint32_t top_k, uint32_t hidden,
-                                       float *residual, uint32_t residual_stride) {
+static __global__ void combine_experts(const uint16_t *partial, const uint32_t *slot_of, const float *weight, uint32_t top_k,
+                                       uint32_t hidden, float *residual, uint32_t residual_stride) {
     const uint32_t r = blockIdx.x, o = (blockIdx.y * COMBINE_THREADS + threadIdx.x) * 4;
     if (o >= hidden) return;
     float4 sum = {0, 0, 0, 0};

@@ -34,9 +34,9 @@ typedef struct gemm_job {
     const uint16_t *x;
     uint32_t x_stride; /* elements */
     uint32_t rows, width;
-    uint32_t output_tiles;    /* tiles of 256 outputs (128 with two matrices) */
-    const gemm_pieces *list;  /* NULL: rows 0 ... rows - 1 in tiles of `width` */
-    const uint32_t *place;    /* with a list: x row = place[i]/top_k; NULL: x row = i */
+    uint32_t output_tiles;   /* tiles of 256 outputs (128 with two matrices) */
+    const gemm_pieces *list; /* NULL: rows 0 ... rows - 1 in tiles of `width` */
+    const uint32_t *place;   /* with a list: x row = place[i]/top_k; NULL: x row = i */
     uint32_t top_k;
     gemm_store store;
     const float *scale; /* [rows] */

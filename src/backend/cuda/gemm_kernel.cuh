@@ -125,7 +125,8 @@ template <int BITS> struct gemm_codes {
             }
             return;
         }
-        const uint32_t *s = (const uint32_t *)(slot + gemm_slot<BITS>::scales) + (half * 8 + warp) * 32 + (subs == 2 ? part * 16 : 0) + lane / 4;
+        const uint32_t *s =
+            (const uint32_t *)(slot + gemm_slot<BITS>::scales) + (half * 8 + warp) * 32 + (subs == 2 ? part * 16 : 0) + lane / 4;
         uint32_t scale[2], bias[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {

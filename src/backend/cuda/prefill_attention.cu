@@ -13,7 +13,8 @@ enum { D = HEAD_DIM, ATTENTION_THREADS = 256, PAIRS = 128, QUERY_BYTES = PAIRS *
 
 /* Tokens of a tile and tiles in the ring.  Elsewhere than on sm_90a what fits 99 KiB, the least of any device. */
 template <bool WGMMA> struct attention_ring {
-    static constexpr int tokens = WGMMA ? 64 : 32, slots = WGMMA ? 4 : 2, slot_bytes = tokens * D * 2, bytes = QUERY_BYTES + slots * slot_bytes;
+    static constexpr int tokens = WGMMA ? 64 : 32, slots = WGMMA ? 4 : 2, slot_bytes = tokens * D * 2,
+                         bytes = QUERY_BYTES + slots * slot_bytes;
 };
 
 typedef struct attention_job {
@@ -144,8 +145,8 @@ DEVICE void softmax_tile(attention_softmax &run, float (&s)[R::tokens / 2], floa
 }
 
 /* out = o / sum · sigmoid(gate) */
-DEVICE void store_outputs(const attention_job &job, const attention_softmax &run, const float (&o)[D / 2], uint32_t first_row, uint32_t rows,
-                          uint32_t head, uint32_t group) {
+DEVICE void store_outputs(const attention_job &job, const attention_softmax &run, const float (&o)[D / 2], uint32_t first_row,
+                          uint32_t rows, uint32_t head, uint32_t group) {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -160,7 +161,8 @@ DEVICE void store_outputs(const attention_job &job, const attention_softmax &run
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
             const float a = gate[n * 8], b = gate[n * 8 + 1];
-            *(uint32_t *)(out + n * 8) = pack_bf16(o[n * 4 + j * 2] * scale / (1 + __expf(-a)), o[n * 4 + j * 2 + 1] * scale / (1 + __expf(-b)));
+            *(uint32_t *)(out + n * 8) =
+                pack_bf16(o[n * 4 + j * 2] * scale / (1 + __expf(-a)), o[n * 4 + j * 2 + 1] * scale / (1 + __expf(-b)));
         }
     }
 }
