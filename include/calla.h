@@ -129,7 +129,8 @@ typedef struct calla_engine calla_engine;
 /* One sequence of tokens with its state in the model. */
 typedef struct calla_session calla_session;
 
-typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32 } calla_kv;
+/* Q8: 8 bits a value and a scale for each 64. */
+typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32, CALLA_KV_Q8 } calla_kv;
 
 /* Exact: activations in float32.  Fast: 8-bit activations in front of 4-bit matrices, where the device has kernels for it (docs/quality.md
  * says what it costs); a device without them computes exactly. */

@@ -78,6 +78,11 @@ typedef struct row_batch {
     const uint32_t *wanted_row;   /* [wanted] rows whose logits are computed, ascending */
     const uint32_t *sample_of;    /* [samples] index into wanted */
     const sample_request *sample; /* [samples] */
+
+    /* NULL, or this batch with the wanted rows alone: of the others the last layer, an attention layer, is to cache K and V and nothing
+     * more.  A backend that makes use of it moves these rows of the residual together once K and V are projected, and goes on with
+     * `last` in place of the batch; one that does not gives the same. */
+    const struct row_batch *last;
 } row_batch;
 
 /* ---- buffers ---- */
@@ -93,14 +98,22 @@ typedef enum buffer_id {
     BUF_EXPERT,       /* [rows][top_k][expert width] */
     BUF_LOGITS,       /* [wanted][vocabulary] f32 */
     BUF_SCRATCH,      /* the backend's own use, size from scratch_bytes */
-    BUF_KV,           /* [attention layers][pages][k, v][kv heads][page tokens][256] */
+    BUF_KV,           /* [attention layers][pages][k, v][kv heads] blocks, kv_block_bytes each */
     BUF_STATE,        /* [gdn layers][slots][value heads][128 key][128 value] f32 */
     BUF_CONV,         /* [gdn layers][slots][3][conv channels] f32: the last inputs of the convolution, oldest first */
     BUF_COUNT
 } buffer_id;
 
+/* A block of the cache: K or V of one head and page.  [page tokens][256] in f32 or bf16; or in 8 bits, and behind them the scales,
+ * [page tokens][256 / KV_GROUP] f32. */
+#define KV_GROUP 64u /* values that share a scale */
+static inline uint64_t kv_block_bytes(calla_kv kv) {
+    const uint64_t row = kv == CALLA_KV_F32 ? 4 * HEAD_DIM : kv == CALLA_KV_BF16 ? 2 * HEAD_DIM : HEAD_DIM + 4 * HEAD_DIM / KV_GROUP;
+    return KV_PAGE_TOKENS * row;
+}
+
 typedef struct buffer_want {
-    uint32_t element_bytes, align;
+    uint32_t element_bytes, align; /* the size of BUF_KV follows from limits.kv alone */
 } buffer_want;
 
 /* Sizes that the plan fixes once. */

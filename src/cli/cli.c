@@ -54,7 +54,7 @@ calla_status cli_engine_options(const options *o, calla_engine_options *out, cal
     out->context_tokens = (uint32_t)o->value[OPTION_CONTEXT].integer;
     out->batch_rows = (uint32_t)o->value[OPTION_BATCH_ROWS].integer;
     out->max_sequences = (uint32_t)o->value[OPTION_SEQUENCES].integer;
-    out->kv = o->value[OPTION_KV].integer ? CALLA_KV_F32 : CALLA_KV_BF16;
+    out->kv = (calla_kv)o->value[OPTION_KV].integer; /* the choices stand in the order of the enum */
     out->precision = o->value[OPTION_PRECISION].integer ? CALLA_PRECISION_FAST : CALLA_PRECISION_EXACT;
     out->threads = (uint32_t)o->value[OPTION_THREADS].integer;
     out->without = o->value[OPTION_WITHOUT].text;

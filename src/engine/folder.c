@@ -90,8 +90,8 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
     if (rows < sequences || rows > MAX_BATCH_ROWS)
         return error_set(err, CALLA_E_ARGUMENT, "batch rows %u: must be from %u (a row for each sequence) to %u", rows, sequences,
                          MAX_BATCH_ROWS);
-    if (options->kv != CALLA_KV_BF16 && options->kv != CALLA_KV_F32)
-        return error_set(err, CALLA_E_ARGUMENT, "kv %d: must be CALLA_KV_BF16 or CALLA_KV_F32", (int)options->kv);
+    if ((unsigned)options->kv > CALLA_KV_Q8)
+        return error_set(err, CALLA_E_ARGUMENT, "kv %d: must be CALLA_KV_BF16, CALLA_KV_F32 or CALLA_KV_Q8", (int)options->kv);
     if (options->precision != CALLA_PRECISION_EXACT && options->precision != CALLA_PRECISION_FAST)
         return error_set(err, CALLA_E_ARGUMENT, "precision %d: must be CALLA_PRECISION_EXACT or CALLA_PRECISION_FAST",
                          (int)options->precision);

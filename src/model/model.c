@@ -13,10 +13,13 @@ struct model {
     model_plan plan;
     state st;
     forward_hooks hooks;
-    row_batch batch; /* arrays below, in the sizes of plan.limits */
+    bool all_rows;
+    row_batch batch, last; /* arrays below, in the sizes of plan.limits */
     int32_t *ids;
     uint32_t *positions, *segment_of, *page_table, *wanted_row, *sample_of;
     batch_segment *segment;
+    uint32_t *last_positions, *last_segment_of, *last_wanted_row; /* of the wanted rows alone */
+    batch_segment *last_segment;
     sample_request *sample;
     uint32_t *first_wanted, *sample_at; /* [segments] of the last successful step: index into wanted; into samples or UINT32_MAX */
     uint32_t segments;                  /* of the last successful step */
@@ -30,6 +33,7 @@ calla_status model_open(const weights *w, const model_options *o, model **out, c
     if (!m) return error_nomem(err, "the model");
     m->w = w;
     m->vt = o->backend;
+    m->all_rows = o->all_rows;
     model_plan_compute(&w->shape, o, &m->plan);
     const backend_limits *n = &m->plan.limits;
     m->ids = mem_array(n->rows, sizeof *m->ids);
@@ -40,11 +44,15 @@ calla_status model_open(const weights *w, const model_options *o, model **out, c
     m->sample_of = mem_array(n->samples, sizeof *m->sample_of);
     m->segment = mem_array(n->segments, sizeof *m->segment);
     m->sample = mem_array(n->samples, sizeof *m->sample);
+    m->last_positions = mem_array(n->wanted, sizeof *m->last_positions);
+    m->last_segment_of = mem_array(n->wanted, sizeof *m->last_segment_of);
+    m->last_wanted_row = mem_array(n->wanted, sizeof *m->last_wanted_row);
+    m->last_segment = mem_array(n->segments, sizeof *m->last_segment);
     m->first_wanted = mem_array(n->segments, sizeof *m->first_wanted);
     m->sample_at = mem_array(n->segments, sizeof *m->sample_at);
     calla_status status = CALLA_OK;
     if (!m->ids || !m->positions || !m->segment_of || !m->page_table || !m->wanted_row || !m->sample_of || !m->segment || !m->sample ||
-        !m->first_wanted || !m->sample_at)
+        !m->first_wanted || !m->sample_at || !m->last_positions || !m->last_segment_of || !m->last_wanted_row || !m->last_segment)
         status = error_nomem(err, "the batch");
     if (!status) status = m->vt->open(w, n, &m->device, err);
     if (!status) status = m->vt->allocate(m->device, m->plan.bytes, err);
@@ -62,8 +70,10 @@ void model_close(model *m) {
     if (!m) return;
     state_close(&m->st);
     if (m->device) m->vt->close(m->device);
-    void *const arrays[] = {m->ids,     m->positions, m->segment_of,   m->page_table, m->wanted_row,      m->sample_of,
-                            m->segment, m->sample,    m->first_wanted, m->sample_at,  m->hooks.probe_rows};
+    void *const arrays[] = {
+        m->ids,         m->positions,    m->segment_of, m->page_table,       m->wanted_row,     m->sample_of,       m->segment,
+        m->sample,      m->first_wanted, m->sample_at,  m->hooks.probe_rows, m->last_positions, m->last_segment_of, m->last_wanted_row,
+        m->last_segment};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) mem_free(arrays[i]);
     mem_free(m);
 }
@@ -131,6 +141,31 @@ static calla_status check(const model *m, const model_segment *segments, uint32_
     return CALLA_OK;
 }
 
+/* The wanted rows alone, for the last layer. */
+static void describe_last(model *m) {
+    const row_batch *all = &m->batch;
+    for (uint32_t g = 0; g < all->segments; g++) {
+        m->last_segment[g] = m->segment[g];
+        m->last_segment[g].rows = 0;
+    }
+    for (uint32_t i = 0; i < all->wanted; i++) {
+        const uint32_t row = m->wanted_row[i], g = m->segment_of[row];
+        batch_segment *seg = &m->last_segment[g];
+        if (!seg->rows++) seg->first_row = i, seg->first_position = m->positions[row];
+        m->last_positions[i] = m->positions[row];
+        m->last_segment_of[i] = g;
+        m->last_wanted_row[i] = i;
+    }
+    m->last = *all;
+    m->last.rows = all->wanted;
+    m->last.ids = NULL; /* embedded already */
+    m->last.positions = m->last_positions;
+    m->last.segment_of = m->last_segment_of;
+    m->last.segment = m->last_segment;
+    m->last.wanted_row = m->last_wanted_row;
+    m->batch.last = &m->last;
+}
+
 /* Fills the descriptor; every sequence has begun its step. */
 static void describe(model *m, const model_segment *segments, uint32_t n) {
     uint32_t row = 0, page = 0, wanted = 0, samples = 0;
@@ -158,8 +193,11 @@ static void describe(model *m, const model_segment *segments, uint32_t n) {
             m->sample[samples++] = *segments[g].sample;
         }
     }
-    m->batch = (row_batch){row,           n,          wanted,        samples,       m->ids,       m->positions,
-                           m->segment_of, m->segment, m->page_table, m->wanted_row, m->sample_of, m->sample};
+    m->batch =
+        (row_batch){row,          n,         wanted, samples, m->ids, m->positions, m->segment_of, m->segment, m->page_table, m->wanted_row,
+                    m->sample_of, m->sample, NULL};
+    const model_shape *shape = &m->w->shape;
+    if (wanted < row && shape->is_attention[shape->layers - 1] && !m->all_rows && !m->hooks.probe) describe_last(m);
 }
 
 calla_status model_step(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err) {

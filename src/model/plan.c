@@ -32,13 +32,20 @@ static uint64_t elements(const model_shape *s, const backend_limits *n, buffer_i
     case BUF_SHARED: return rows * (s->shared_width + 1);
     case BUF_EXPERT: return rows * s->top_k * s->expert_width;
     case BUF_LOGITS: return (uint64_t)n->wanted * s->vocabulary;
-    case BUF_KV: return (uint64_t)s->attention_layers * n->pages * 2 * KV_PAGE_TOKENS * shape_kv_values(s);
     case BUF_STATE: return (uint64_t)s->gdn_layers * n->slots * shape_gdn_values(s) * GDN_HEAD_DIM;
     case BUF_CONV: return (uint64_t)s->gdn_layers * n->slots * CONV_HISTORY * shape_conv_channels(s);
+    case BUF_KV:
     case BUF_SCRATCH:
     case BUF_COUNT: break;
     }
     return 0;
+}
+
+static uint64_t buffer_bytes(const model_shape *s, const backend_vtable *vt, const backend_limits *n, buffer_id id,
+                             uint32_t element_bytes) {
+    if (id == BUF_SCRATCH) return vt->scratch_bytes(s, n);
+    if (id == BUF_KV) return (uint64_t)s->attention_layers * n->pages * 2 * s->kv_heads * kv_block_bytes(n->kv);
+    return elements(s, n, id) * element_bytes;
 }
 
 uint64_t plan_token_flop(const model_shape *s) {
@@ -67,8 +74,7 @@ void model_plan_compute(const model_shape *s, const model_options *o, model_plan
     };
     for (buffer_id id = 0; id < BUF_COUNT; id++) {
         const buffer_want want = o->backend->want(&out->limits, id);
-        uint64_t bytes =
-            id == BUF_SCRATCH ? o->backend->scratch_bytes(s, &out->limits) : elements(s, &out->limits, id) * want.element_bytes;
+        const uint64_t bytes = buffer_bytes(s, o->backend, &out->limits, id, want.element_bytes);
         out->bytes[id] = (bytes + want.align - 1) / want.align * want.align;
         out->total_bytes += out->bytes[id];
     }

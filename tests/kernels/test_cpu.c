@@ -275,46 +275,76 @@ static void test_delta(void **state) {
         }
 }
 
+/* A block of the cache with n rows of random values, which are returned as the kernels see them.  Memory ends where the block does, or in
+ * types without scales with the last row. */
+static uint8_t *new_block(calla_kv kv, uint32_t n, double (*seen)[HEAD_DIM]) {
+    const size_t used = kv == CALLA_KV_Q8 ? kv_block_bytes(kv) : kv_block_bytes(kv) / KV_PAGE_TOKENS * n;
+    uint8_t *block = guard_alloc(used, GUARD_AFTER);
+    for (uint32_t t = 0; t < n; t++) {
+        float x[HEAD_DIM], back[HEAD_DIM];
+        for (uint32_t i = 0; i < HEAD_DIM; i++) x[i] = value(t % 5, i);
+        ref_kv_store(block, kv, t, x);
+        ref_kv_load(block, kv, t, back);
+        for (uint32_t i = 0; i < HEAD_DIM; i++) {
+            float most = 0;
+            for (uint32_t j = i / KV_GROUP * KV_GROUP; j < (i / KV_GROUP + 1) * KV_GROUP; j++) most = fmaxf(most, fabsf(x[j]));
+            const float error = kv == CALLA_KV_F32 ? 0 : kv == CALLA_KV_BF16 ? 0x1p-8f * fabsf(x[i]) : 0.5001f / 127 * most;
+            assert_true(fabsf(back[i] - x[i]) <= error);
+            seen[t][i] = (double)back[i];
+        }
+    }
+    return block;
+}
+
+static void check_attention(calla_kv kv, uint32_t heads, uint32_t n) {
+    enum { D = HEAD_DIM, HEADS = 13, N = 35 };
+    const size_t q_stride = 2 * D, stride = N + 1;
+    static double x[N][D], before[HEADS][D];
+    float one[N];
+    uint8_t *block = new_block(kv, n, x);
+    float *q = guard_alloc(((heads - 1) * q_stride + D) * 4, GUARD_AFTER), *p = guard_alloc(((heads - 1) * stride + n) * 4, GUARD_AFTER),
+          *out = guard_alloc((size_t)heads * D * 4, GUARD_AFTER);
+    for (size_t i = 0; i < (heads - 1) * q_stride + D; i++) q[i] = uniform(1);
+    k->mixer->attend_scores(q, q_stride, heads, block, kv, n, p, stride, n % 2 ? block : NULL);
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t t = 0; t < n; t++) {
+            double want = 0, magnitude = 0;
+            for (uint32_t i = 0; i < D; i++)
+                want += (double)q[h * q_stride + i] * x[t][i], magnitude += fabs((double)q[h * q_stride + i] * x[t][i]);
+            assert_close((double)p[h * stride + t], want, D, magnitude);
+            k->mixer->attend_scores(q + h * q_stride, q_stride, 1, block, kv, t + 1, one, 1, NULL);
+            assert_true(!memcmp(&one[t], &p[h * stride + t], sizeof *one)); /* alone as among others */
+        }
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t i = 0; i < D; i++) before[h][i] = (double)(out[(size_t)h * D + i] = uniform(1));
+    k->mixer->attend_values(p, stride, heads, block, kv, n, out, n % 2 ? block : NULL);
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t i = 0; i < D; i++) {
+            double want = before[h][i], magnitude = fabs(want);
+            for (uint32_t t = 0; t < n; t++)
+                want += (double)p[h * stride + t] * x[t][i], magnitude += fabs((double)p[h * stride + t] * x[t][i]);
+            assert_close((double)out[(size_t)h * D + i], want, n, magnitude);
+        }
+    guard_free_all();
+}
+
 static void test_attention(void **state) {
     (void)state;
-    enum { D = HEAD_DIM, HEADS = 13, N = 19 };
-    for (int type = 0; type < 2; type++)
-        for (uint32_t heads = 1; heads <= HEADS; heads += heads < 5 ? 1 : 4)
-            for (uint32_t n = 1; n <= N; n += 3) {
-                const calla_kv kv = type ? CALLA_KV_F32 : CALLA_KV_BF16;
-                const size_t size = type ? 4 : 2, q_stride = 2 * D, stride = N + 1;
-                uint8_t *rows = guard_alloc(n * D * size, GUARD_AFTER);
-                float *q = guard_alloc(((heads - 1) * q_stride + D) * 4, GUARD_AFTER),
-                      *p = guard_alloc(((heads - 1) * stride + n) * 4, GUARD_AFTER), *out = guard_alloc((size_t)heads * D * 4, GUARD_AFTER);
-                static double x[N][D], before[HEADS][D];
-                for (uint32_t t = 0; t < n; t++)
-                    for (uint32_t i = 0; i < D; i++) {
-                        const float f = uniform(1);
-                        const uint16_t h = float_to_bf16(f);
-                        x[t][i] = (double)(type ? f : float_from_bf16(h));
-                        memcpy(rows + ((size_t)t * D + i) * size, type ? (const void *)&f : (const void *)&h, size);
-                    }
-                for (size_t i = 0; i < (heads - 1) * q_stride + D; i++) q[i] = uniform(1);
-                k->mixer->attend_scores(q, q_stride, heads, rows, kv, n, p, stride);
-                for (uint32_t h = 0; h < heads; h++)
-                    for (uint32_t t = 0; t < n; t++) {
-                        double want = 0, magnitude = 0;
-                        for (uint32_t i = 0; i < D; i++)
-                            want += (double)q[h * q_stride + i] * x[t][i], magnitude += fabs((double)q[h * q_stride + i] * x[t][i]);
-                        assert_close((double)p[h * stride + t], want, D, magnitude);
-                    }
-                for (uint32_t h = 0; h < heads; h++)
-                    for (uint32_t i = 0; i < D; i++) before[h][i] = (double)(out[(size_t)h * D + i] = uniform(1));
-                k->mixer->attend_values(p, stride, heads, rows, kv, n, out);
-                for (uint32_t h = 0; h < heads; h++)
-                    for (uint32_t i = 0; i < D; i++) {
-                        double want = before[h][i], magnitude = fabs(want);
-                        for (uint32_t t = 0; t < n; t++)
-                            want += (double)p[h * stride + t] * x[t][i], magnitude += fabs((double)p[h * stride + t] * x[t][i]);
-                        assert_close((double)out[(size_t)h * D + i], want, n, magnitude);
-                    }
-                guard_free_all();
-            }
+    for (calla_kv kv = CALLA_KV_BF16; kv <= CALLA_KV_Q8; kv++)
+        for (uint32_t heads = 1; heads <= 13; heads += heads < 5 ? 1 : 4)
+            for (uint32_t n = 1; n <= 35; n += n < 18 ? 2 : 17) check_attention(kv, heads, n);
+}
+
+static void test_largest(void **state) {
+    (void)state;
+    for (uint32_t n = 1; n <= 70; n++)
+        for (uint32_t at = 0; at < n; at++) {
+            float *p = guard_alloc(n * 4, GUARD_AFTER);
+            for (uint32_t i = 0; i < n; i++) p[i] = -5 - uniform(1);
+            p[at] = -1;
+            assert_true(k->mixer->largest(p, n) == -1);
+            guard_free_all();
+        }
 }
 
 /* Whether the tables found are the ones expected (none: any). */
@@ -332,7 +362,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),    cmocka_unit_test(test_weight_row),  cmocka_unit_test(test_dot),
         cmocka_unit_test(test_prepare),   cmocka_unit_test(test_activations), cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_largest),
     };
     const cpu_kernels *found[CPU_MAX_TABLES];
     const size_t n = cpu_kernels_available(found);

@@ -33,7 +33,7 @@ static void lay_out_x(uint64_t *at, uint8_t *base, uint64_t rows, uint32_t cols,
 static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, uint8_t *base, cpu_scratch *out) {
     uint64_t at = 0;
     const uint64_t rows = max_u32(n->rows, n->wanted), places = (uint64_t)n->rows * s->top_k;
-    const uint32_t input = max_u32(s->hidden, shape_mixer_out_values(s)), group = s->attention_heads / s->kv_heads;
+    const uint32_t input = max_u32(s->hidden, shape_mixer_out_values(s));
     cpu_scratch unused, *c = out ? out : &unused;
     lay_out_x(&at, base, rows, input, &c->input);
     lay_out_x(&at, base, places, s->expert_width, &c->experts);
@@ -47,10 +47,10 @@ static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, u
     const uint64_t list = take(&at, places * 4);
     const uint64_t rows_of = take(&at, places * 4);
     const uint64_t first = take(&at, ((uint64_t)s->experts + 1) * 4);
-    const uint64_t partial = take(&at, cpu_attention_partials(s, n) * group * (HEAD_DIM + 2) * 4);
-    /* of one thread: two panels of all rows, q and k of all rows of a head, scores of a group, one vector */
+    const uint64_t partial = take(&at, cpu_attention_partial_bytes(s, n));
+    /* of one thread: two panels of all rows, q and k of all rows of a head, what attention wants, one vector */
     uint64_t thread_bytes = 2 * rows * max_u32(CPU_PANEL, GDN_HEAD_DIM) * 4;
-    if (thread_bytes < (uint64_t)group * SCORE_BLOCK * 4) thread_bytes = (uint64_t)group * SCORE_BLOCK * 4;
+    if (thread_bytes < cpu_attention_thread_bytes(s)) thread_bytes = cpu_attention_thread_bytes(s);
     if (thread_bytes < (uint64_t)input * 4) thread_bytes = (uint64_t)input * 4;
     thread_bytes = (thread_bytes + ALIGN - 1) / ALIGN * ALIGN;
     const uint64_t thread = take(&at, thread_bytes * MAX_THREADS);
@@ -110,7 +110,8 @@ static calla_status cpu_open(const weights *w, const backend_limits *limits, bac
 }
 
 static buffer_want cpu_want(const backend_limits *limits, buffer_id id) {
-    return (buffer_want){id == BUF_KV && limits->kv == CALLA_KV_BF16 ? 2 : 4, ALIGN};
+    (void)limits, (void)id;
+    return (buffer_want){4, ALIGN};
 }
 
 static uint64_t cpu_scratch_bytes(const model_shape *s, const backend_limits *limits) { return lay_out_scratch(s, limits, NULL, NULL); }
@@ -128,7 +129,7 @@ static calla_status cpu_allocate(backend *b, const uint64_t *bytes, calla_error 
 
 static calla_status cpu_begin(backend *b, const row_batch *batch, calla_error *err) {
     (void)err;
-    b->batch = batch;
+    b->batch = b->whole = batch;
     return CALLA_OK;
 }
 
@@ -146,11 +147,25 @@ static void cpu_mixer(backend *b, uint32_t layer) {
         cpu_gdn_mix(b, layer);
 }
 
+/* From here on the last layer may have no rows at all: a piece of a prompt of which no logits are wanted. */
 static void cpu_mixer_out(backend *b, uint32_t layer) {
+    if (!b->batch->rows) return;
     if (b->s->is_attention[layer])
         cpu_attention_out(b, layer);
     else
         cpu_gdn_out(b, layer);
+}
+
+static void route(backend *b, uint32_t layer) {
+    if (b->batch->rows) cpu_route(b, layer);
+}
+
+static void expert_in(backend *b, uint32_t layer) {
+    if (b->batch->rows) cpu_expert_in(b, layer);
+}
+
+static void expert_out(backend *b, uint32_t layer) {
+    if (b->batch->rows) cpu_expert_out(b, layer);
 }
 
 static void cpu_stage_end(backend *b) { (void)b; /* each op has met its threads already */ }
@@ -231,9 +246,9 @@ const backend_vtable cpu_vtable = {
     .mixer_in = cpu_mixer_in,
     .mixer = cpu_mixer,
     .mixer_out = cpu_mixer_out,
-    .route = cpu_route,
-    .expert_in = cpu_expert_in,
-    .expert_out = cpu_expert_out,
+    .route = route,
+    .expert_in = expert_in,
+    .expert_out = expert_out,
     .head = cpu_head,
     .stage_end = cpu_stage_end,
     .finish = cpu_finish,

@@ -9,7 +9,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/pool.h"
 
-enum { SCORE_BLOCK = KV_PAGE_TOKENS, CPU_MAX_COLS = 8192 /* inputs of a matrix: one widened row stands on the stack */ };
+enum { CPU_MAX_COLS = 8192 /* inputs of a matrix: one widened row stands on the stack */ };
 
 /* What --without turns off, in the order of the table's list. */
 typedef enum cpu_optimization { CPU_EXPERT_GROUPING, CPU_KV_SHARING, CPU_SPLIT_ATTENTION, CPU_OPTIMIZATIONS } cpu_optimization;
@@ -26,7 +26,7 @@ typedef struct cpu_scratch { /* views into BUF_SCRATCH */
     uint32_t *list;          /* [rows·top_k]: places row·top_k + i ordered by expert, and ascending within */
     uint32_t *rows_of;       /* [rows·top_k]: the rows of these places */
     uint32_t *first;         /* [experts + 1]: where an expert's places begin in list */
-    float *partial;          /* [cpu_attention_partials][group·(256 + 2)]: sums, maximum and weight of each split */
+    float *partial;          /* parts of the context that rows attend to, of cpu_attention_partial_bytes */
     uint8_t *thread;         /* [threads][thread_bytes] */
     uint64_t thread_bytes;
     void *sample;
@@ -42,7 +42,8 @@ struct backend {
     void *buf[BUF_COUNT];
     uint64_t bytes[BUF_COUNT];
     cpu_scratch scratch;
-    const row_batch *batch;
+    const row_batch *batch; /* the rows under way */
+    const row_batch *whole; /* the batch as begun: `batch` is its `last` from the last layer's mixer on */
     sample_result *results; /* [limits.samples]; of the batch before, until head */
 };
 
@@ -92,7 +93,8 @@ void cpu_attention_in(backend *b, uint32_t layer);
 void cpu_attention_mix(backend *b, uint32_t layer);
 void cpu_attention_out(backend *b, uint32_t layer);
 void cpu_attention_copy_page(backend *b, uint32_t src, uint32_t dst, uint32_t tokens);
-uint64_t cpu_attention_partials(const model_shape *s, const backend_limits *limits); /* most (row, head, split) of a batch */
+uint64_t cpu_attention_partial_bytes(const model_shape *s, const backend_limits *limits);
+uint64_t cpu_attention_thread_bytes(const model_shape *s);
 void cpu_route(backend *b, uint32_t layer);
 void cpu_expert_in(backend *b, uint32_t layer);
 void cpu_expert_out(backend *b, uint32_t layer);

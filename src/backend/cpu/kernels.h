@@ -30,11 +30,14 @@ typedef struct cpu_mixers {
      * in dst [128 key][128 value] (they may be the same).  q, k [rows][128]; v, out: rows at a stride. */
     void (*delta)(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
                   const float *beta, float *out, size_t out_stride, uint32_t rows);
-    /* scores[h][t] = q_h · k_t for h < heads, t < n; k [n][256] in kv's type, q at q_stride */
-    void (*attend_scores)(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *scores,
-                          size_t scores_stride);
-    /* out[h] += Σ_t p[h][t] v_t; v [n][256]; out [heads][256] */
-    void (*attend_values)(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out);
+    /* scores[h][t] = q_h · k_t for h < heads, t < n; k: a block of the cache (kv_block_bytes), q at q_stride.  ahead: the block that
+     * will be asked for next, or NULL.  Each score, and each sum of values, is the same whatever n and heads are. */
+    void (*attend_scores)(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t n, float *scores,
+                          size_t scores_stride, const uint8_t *ahead);
+    /* out[h] += Σ_t p[h][t] v_t in order of t; v: a block; out [heads][256] */
+    void (*attend_values)(const float *p, size_t p_stride, uint32_t heads, const uint8_t *v, calla_kv kv, uint32_t n, float *out,
+                          const uint8_t *ahead);
+    float (*largest)(const float *p, uint32_t n); /* n ≥ 1, no NaN */
     /* p ← exp(p − max); returns Σ */
     float (*exp_sum)(float *p, uint32_t n, float max);
 } cpu_mixers;

@@ -67,29 +67,31 @@ static void delta_c(const float *src, float *dst, const float *q, const float *k
     }
 }
 
-static const float *kv_row(const void *base, calla_kv kv, uint32_t t, float *tmp) {
-    if (kv == CALLA_KV_F32) return (const float *)base + (size_t)t * V;
-    const uint16_t *row = (const uint16_t *)base + (size_t)t * V;
-    for (uint32_t i = 0; i < V; i++) tmp[i] = float_from_bf16(row[i]);
-    return tmp;
-}
-
-static void attend_scores_c(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *scores,
-                            size_t scores_stride) {
-    float tmp[V];
+static void attend_scores_c(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t n, float *scores,
+                            size_t scores_stride, const uint8_t *ahead) {
+    float row[V];
+    (void)ahead;
     for (uint32_t t = 0; t < n; t++) {
-        const float *row = kv_row(k, kv, t, tmp);
+        ref_kv_load(k, kv, t, row);
         for (uint32_t h = 0; h < heads; h++) scores[h * scores_stride + t] = ref_dot(q + h * q_stride, row, V);
     }
 }
 
-static void attend_values_c(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out) {
-    float tmp[V];
+static void attend_values_c(const float *p, size_t p_stride, uint32_t heads, const uint8_t *v, calla_kv kv, uint32_t n, float *out,
+                            const uint8_t *ahead) {
+    float row[V];
+    (void)ahead;
     for (uint32_t t = 0; t < n; t++) {
-        const float *row = kv_row(v, kv, t, tmp);
+        ref_kv_load(v, kv, t, row);
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t i = 0; i < V; i++) out[h * V + i] += p[h * p_stride + t] * row[i];
     }
+}
+
+static float largest_c(const float *p, uint32_t n) {
+    float max = p[0];
+    for (uint32_t i = 1; i < n; i++) max = p[i] > max ? p[i] : max;
+    return max;
 }
 
 static float exp_sum_c(float *p, uint32_t n, float max) {
@@ -98,7 +100,7 @@ static float exp_sum_c(float *p, uint32_t n, float max) {
     return sum;
 }
 
-static const cpu_mixers mixer_c = {delta_c, attend_scores_c, attend_values_c, exp_sum_c};
+static const cpu_mixers mixer_c = {delta_c, attend_scores_c, attend_values_c, largest_c, exp_sum_c};
 
 static const cpu_peak peak = {.f32 = &c_peak_f32};
 

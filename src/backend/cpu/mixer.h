@@ -3,9 +3,12 @@
  * Included by one file per instruction set (mixer_avx2.c, mixer_avx512.c, mixer_neon.c), which defines before:
  *   vec, LANES               the vector and how many floats it holds
  *   v_load, v_store          at any address; v_load_part, v_store_part: the first n < LANES, the rest reads as 0
- *   v_bf16                   LANES bf16 widened
- *   v_set, v_add, v_sub, v_mul, v_div, v_fma(a, b, c) = ab + c, v_fnma(a, b, c) = c - ab, v_sum, v_exp (relative error under 2e-7)
- *   DELTA_VECS, SCORE_KEYS, VALUE_VECS   tiles that fill the registers, see where they are used
+ *   v_bf16, v_i8             LANES numbers of these types widened
+ *   v_set, v_add, v_sub, v_mul, v_div, v_max, v_fma(a, b, c) = ab + c, v_fnma(a, b, c) = c - ab
+ *   v_exp                    with a relative error under 2e-7
+ *   v_sum; v_sums            the sum of the lanes of one vector; of LANES vectors, as one
+ *   v_prefetch, v_prefetch_far   a cache line to the first, or the second cache
+ *   DELTA_VECS, SUMS (16 or 8, and a multiple of LANES), VALUE_VECS   tiles that fill the registers, see where they are used
  *   MIXER(name)              the name that a function has outside
  * What is a loop over a constant here is unrolled there. */
 #include <stdint.h>
@@ -94,45 +97,86 @@ static void delta(const float *src, float *dst, const float *q, const float *k, 
     }
 }
 
-/* LANES values from i on of row t of a cache */
-INLINE vec v_kv(const void *base, calla_kv kv, size_t t, uint32_t i) {
-    return kv == CALLA_KV_F32 ? v_load((const float *)base + t * V + i) : v_bf16((const uint16_t *)base + t * V + i);
+static float largest(const float *p, uint32_t n) {
+    vec most = v_set(-__builtin_inff());
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) most = v_max(most, v_load(p + i));
+    float t[LANES], max;
+    v_store(t, most);
+    max = t[0];
+    for (uint32_t j = 1; j < LANES; j++) max = t[j] > max ? t[j] : max;
+    for (; i < n; i++) max = p[i] > max ? p[i] : max;
+    return max;
 }
 
-/* `heads` ≤ 8 and `keys` ≤ SCORE_KEYS are constants where these are called, so that the sums stay in registers.  A load of q serves all
- * keys. */
-INLINE void scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t t, uint32_t keys, float *out,
-                   size_t out_stride) {
-    vec s[8][SCORE_KEYS];
-    for (uint32_t j = 0; j < heads; j++)
-        for (uint32_t l = 0; l < keys; l++) s[j][l] = v_set(0);
-    for (uint32_t i = 0; i < V; i += LANES) {
-        vec x[SCORE_KEYS];
-        for (uint32_t l = 0; l < keys; l++) x[l] = v_kv(k, kv, t + l, i);
-        for (uint32_t j = 0; j < heads; j++) {
-            const vec qj = v_load(q + j * q_stride + i);
-            for (uint32_t l = 0; l < keys; l++) s[j][l] = v_fma(x[l], qj, s[j][l]);
+/* ---- attention.  What follows is written for any type of cache and number of heads, both constants where it is called. ---- */
+
+INLINE size_t kv_bytes(calla_kv kv) { return V * (kv == CALLA_KV_F32 ? 4 : kv == CALLA_KV_BF16 ? 2 : 1); } /* of a row, without scales */
+
+/* LANES values from i on of row t of a block; scale: of these, if it has any */
+INLINE vec v_kv(const uint8_t *block, calla_kv kv, uint32_t t, uint32_t i, float scale) {
+    const uint8_t *row = block + t * kv_bytes(kv);
+    if (kv == CALLA_KV_F32) return v_load((const float *)(const void *)row + i);
+    if (kv == CALLA_KV_BF16) return v_bf16((const uint16_t *)(const void *)row + i);
+    return v_mul(v_i8((const int8_t *)row + i), v_set(scale));
+}
+
+INLINE float scale_of(const uint8_t *block, calla_kv kv, uint32_t t, uint32_t i) {
+    if (kv != CALLA_KV_Q8) return 0;
+    float scale;
+    memcpy(&scale, block + KV_PAGE_TOKENS * V + (t * (V / KV_GROUP) + i / KV_GROUP) * sizeof scale, sizeof scale);
+    return scale;
+}
+
+/* A tile of `heads` by SUMS / heads keys, one sum in a register for each pair: a load of q serves all keys, one of k all heads.  Keys
+ * past the last are the last once more, so that a score does not depend on how many there are. */
+INLINE void scores_tile(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t t, uint32_t n, float *out,
+                        size_t out_stride) {
+    const uint32_t keys = SUMS / heads;
+    vec s[SUMS];
+    uint32_t at[SUMS];
+    for (uint32_t l = 0; l < keys; l++) at[l] = t + l < n ? t + l : n - 1;
+    for (uint32_t j = 0; j < SUMS; j++) s[j] = v_set(0);
+    for (uint32_t g = 0; g < V; g += KV_GROUP) {
+        float scale[SUMS];
+        for (uint32_t l = 0; l < keys; l++) scale[l] = scale_of(k, kv, at[l], g);
+        for (uint32_t i = g; i < g + KV_GROUP; i += LANES) {
+            vec x[SUMS];
+            for (uint32_t l = 0; l < keys; l++) x[l] = v_kv(k, kv, at[l], i, scale[l]);
+            for (uint32_t j = 0; j < heads; j++) {
+                const vec qj = v_load(q + j * q_stride + i);
+                for (uint32_t l = 0; l < keys; l++) s[j * keys + l] = v_fma(x[l], qj, s[j * keys + l]);
+            }
         }
     }
-    for (uint32_t j = 0; j < heads; j++)
-        for (uint32_t l = 0; l < keys; l++) out[j * out_stride + t + l] = v_sum(s[j][l]);
+    float sums[SUMS];
+    for (uint32_t j = 0; j < SUMS; j += LANES) v_store(sums + j, v_sums(s + j));
+    for (uint32_t l = 0; l < keys && t + l < n; l++)
+        for (uint32_t j = 0; j < heads; j++) out[j * out_stride + t + l] = sums[j * keys + l];
 }
 
-INLINE void all_scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *out,
-                       size_t out_stride) {
-    uint32_t t = 0;
-    for (; t + SCORE_KEYS <= n; t += SCORE_KEYS) scores(q, q_stride, heads, k, kv, t, SCORE_KEYS, out, out_stride);
-    for (; t < n; t++) scores(q, q_stride, heads, k, kv, t, 1, out, out_stride);
+/* `ahead` and the rows some tiles ahead are fetched from memory meanwhile: what the processor foresees by itself is half as fast. */
+INLINE void scores(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t n, float *out,
+                   size_t out_stride, const uint8_t *ahead) {
+    const uint32_t keys = SUMS / heads;
+    for (uint32_t t = 0; t < n; t += keys) {
+        for (size_t c = 0; c < keys * kv_bytes(kv); c += 64) v_prefetch(k + (t + 16) * kv_bytes(kv) + c);
+        for (size_t c = 0; c < keys * kv_bytes(kv) && ahead; c += 64) v_prefetch_far(ahead + t * kv_bytes(kv) + c);
+        scores_tile(q, q_stride, heads, k, kv, t, n, out, out_stride);
+    }
 }
 
 /* VALUE_VECS vectors of the 256 dimensions at a time */
-INLINE void values(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out) {
+INLINE void values(const float *p, size_t p_stride, uint32_t heads, const uint8_t *v, calla_kv kv, uint32_t n, float *out,
+                   const uint8_t *ahead) {
     for (uint32_t i = 0; i < V; i += VALUE_VECS * LANES) {
         vec s[8][VALUE_VECS], x[VALUE_VECS];
         for (uint32_t j = 0; j < heads; j++)
             for (uint32_t l = 0; l < VALUE_VECS; l++) s[j][l] = v_load(out + (size_t)j * V + i + l * LANES);
         for (uint32_t t = 0; t < n; t++) {
-            for (uint32_t l = 0; l < VALUE_VECS; l++) x[l] = v_kv(v, kv, t, i + l * LANES);
+            const float scale = scale_of(v, kv, t, i);
+            if (ahead) v_prefetch_far(ahead + t * kv_bytes(kv) + i * kv_bytes(kv) / V);
+            for (uint32_t l = 0; l < VALUE_VECS; l++) x[l] = v_kv(v, kv, t, i + l * LANES, scale);
             for (uint32_t j = 0; j < heads; j++) {
                 const vec pj = v_set(p[j * p_stride + t]);
                 for (uint32_t l = 0; l < VALUE_VECS; l++) s[j][l] = v_fma(pj, x[l], s[j][l]);
@@ -143,17 +187,38 @@ INLINE void values(const float *p, size_t p_stride, uint32_t heads, const void *
     }
 }
 
-static void attend_scores(const float *q, size_t q_stride, uint32_t heads, const void *k, calla_kv kv, uint32_t n, float *out,
-                          size_t out_stride) {
-    for (; heads >= 8; heads -= 8, q += 8 * q_stride, out += 8 * out_stride) all_scores(q, q_stride, 8, k, kv, n, out, out_stride);
-    for (; heads >= 4; heads -= 4, q += 4 * q_stride, out += 4 * out_stride) all_scores(q, q_stride, 4, k, kv, n, out, out_stride);
-    for (; heads; heads--, q += q_stride, out += out_stride) all_scores(q, q_stride, 1, k, kv, n, out, out_stride);
+INLINE void scores_of(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t n, float *out,
+                      size_t out_stride, const uint8_t *ahead) {
+    for (; heads >= 8; heads -= 8, q += 8 * q_stride, out += 8 * out_stride) scores(q, q_stride, 8, k, kv, n, out, out_stride, ahead);
+    for (; heads >= 4; heads -= 4, q += 4 * q_stride, out += 4 * out_stride) scores(q, q_stride, 4, k, kv, n, out, out_stride, ahead);
+    for (; heads; heads--, q += q_stride, out += out_stride) scores(q, q_stride, 1, k, kv, n, out, out_stride, ahead);
 }
 
-static void attend_values(const float *p, size_t p_stride, uint32_t heads, const void *v, calla_kv kv, uint32_t n, float *out) {
-    for (; heads >= 8; heads -= 8, p += 8 * p_stride, out += 8 * V) values(p, p_stride, 8, v, kv, n, out);
-    for (; heads >= 4; heads -= 4, p += 4 * p_stride, out += 4 * V) values(p, p_stride, 4, v, kv, n, out);
-    for (; heads; heads--, p += p_stride, out += V) values(p, p_stride, 1, v, kv, n, out);
+INLINE void values_of(const float *p, size_t p_stride, uint32_t heads, const uint8_t *v, calla_kv kv, uint32_t n, float *out,
+                      const uint8_t *ahead) {
+    for (; heads >= 8; heads -= 8, p += 8 * p_stride, out += 8 * V) values(p, p_stride, 8, v, kv, n, out, ahead);
+    for (; heads >= 4; heads -= 4, p += 4 * p_stride, out += 4 * V) values(p, p_stride, 4, v, kv, n, out, ahead);
+    for (; heads; heads--, p += p_stride, out += V) values(p, p_stride, 1, v, kv, n, out, ahead);
 }
 
-const cpu_mixers MIXER(mixer) = {delta, attend_scores, attend_values, exp_sum};
+static void attend_scores(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t n, float *out,
+                          size_t out_stride, const uint8_t *ahead) {
+    if (kv == CALLA_KV_F32)
+        scores_of(q, q_stride, heads, k, CALLA_KV_F32, n, out, out_stride, ahead);
+    else if (kv == CALLA_KV_BF16)
+        scores_of(q, q_stride, heads, k, CALLA_KV_BF16, n, out, out_stride, ahead);
+    else
+        scores_of(q, q_stride, heads, k, CALLA_KV_Q8, n, out, out_stride, ahead);
+}
+
+static void attend_values(const float *p, size_t p_stride, uint32_t heads, const uint8_t *v, calla_kv kv, uint32_t n, float *out,
+                          const uint8_t *ahead) {
+    if (kv == CALLA_KV_F32)
+        values_of(p, p_stride, heads, v, CALLA_KV_F32, n, out, ahead);
+    else if (kv == CALLA_KV_BF16)
+        values_of(p, p_stride, heads, v, CALLA_KV_BF16, n, out, ahead);
+    else
+        values_of(p, p_stride, heads, v, CALLA_KV_Q8, n, out, ahead);
+}
+
+const cpu_mixers MIXER(mixer) = {delta, attend_scores, attend_values, largest, exp_sum};

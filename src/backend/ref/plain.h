@@ -2,7 +2,7 @@
 #ifndef CALLA_BACKEND_REF_PLAIN_H
 #define CALLA_BACKEND_REF_PLAIN_H
 
-#include "weights/weights.h"
+#include "backend/backend.h"
 
 /* ---- linear.c ---- */
 /* out [cols]: row `row` of matrix `which` as f32: scale · code + bias. */
@@ -17,6 +17,11 @@ float ref_silu(float x);
 float ref_softplus(float x);
 /* cosine, sine [32] of position · theta^(−2j/64); angles in double, since positions go to 262,143 */
 void ref_rope_angles(uint32_t position, double theta, float *cosine, float *sine);
+/* Row t of a block of the cache (backend.h) as f32, and back: bf16 and 8 bits round to nearest. */
+void ref_kv_load(const uint8_t *block, calla_kv kv, uint32_t t, float out[HEAD_DIM]);
+void ref_kv_store(uint8_t *block, calla_kv kv, uint32_t t, const float x[HEAD_DIM]);
+/* Copies rows 0 … n - 1. */
+void ref_kv_copy(uint8_t *dst, const uint8_t *src, calla_kv kv, uint32_t n);
 /* Rotates pairs (j, j + 32), j < 32, of x. */
 void ref_rope(float *x, const float *cosine, const float *sine);
 /* expert, weight [k]: the k largest of logits [n] (ties: lowest index), and the softmax over them.  Overwrites logits. */

@@ -58,7 +58,8 @@ static void ref_close(backend *b) {
 }
 
 static buffer_want ref_want(const backend_limits *limits, buffer_id id) {
-    return (buffer_want){id == BUF_KV && limits->kv == CALLA_KV_BF16 ? 2 : 4, ALIGN};
+    (void)limits, (void)id;
+    return (buffer_want){4, ALIGN};
 }
 
 static uint64_t ref_scratch_bytes(const model_shape *s, const backend_limits *limits) { return lay_out_scratch(s, limits, NULL, NULL); }
@@ -76,13 +77,13 @@ static calla_status ref_allocate(backend *b, const uint64_t *bytes, calla_error 
 
 static calla_status ref_begin(backend *b, const row_batch *batch, calla_error *err) {
     (void)err;
-    b->batch = batch;
+    b->batch = b->whole = batch;
     return CALLA_OK;
 }
 
 static void ref_mixer_in(backend *b, uint32_t layer) {
     if (b->s->is_attention[layer])
-        ref_attention_in(b, &b->w->layer[layer]);
+        ref_attention_in(b, layer);
     else
         ref_gdn_in(b, &b->w->layer[layer]);
 }

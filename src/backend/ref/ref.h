@@ -25,7 +25,8 @@ struct backend {
     void *buf[BUF_COUNT];
     uint64_t bytes[BUF_COUNT];
     ref_scratch scratch;
-    const row_batch *batch;
+    const row_batch *batch; /* the rows under way */
+    const row_batch *whole; /* the batch as begun: `batch` is its `last` from the last layer's mixer on */
     sample_result *results; /* [limits.samples]; of the batch before, until head */
 };
 
@@ -44,7 +45,7 @@ void ref_head(backend *b);
 void ref_gdn_in(backend *b, const layer_weights *l);
 void ref_gdn_mix(backend *b, uint32_t layer);
 void ref_gdn_out(backend *b, const layer_weights *l);
-void ref_attention_in(backend *b, const layer_weights *l);
+void ref_attention_in(backend *b, uint32_t layer);
 void ref_attention_mix(backend *b, uint32_t layer);
 void ref_attention_out(backend *b, const layer_weights *l);
 void ref_attention_copy_page(backend *b, uint32_t src, uint32_t dst, uint32_t tokens);

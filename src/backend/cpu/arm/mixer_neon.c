@@ -4,20 +4,31 @@
 #include "backend/cpu/arm/neon.h"
 
 typedef float32x4_t vec;
-enum { LANES = 4, DELTA_VECS = 8, SCORE_KEYS = 2, VALUE_VECS = 2 };
+enum { LANES = 4, DELTA_VECS = 8, SUMS = 16, VALUE_VECS = 2 };
 #define MIXER(name) neon_##name
 
 static inline vec v_load(const float *p) { return vld1q_f32(p); }
 static inline void v_store(float *p, vec v) { vst1q_f32(p, v); }
 static inline vec v_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline vec v_i8(const int8_t *p) {
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
+}
 static inline vec v_set(float x) { return vdupq_n_f32(x); }
 static inline vec v_add(vec a, vec b) { return vaddq_f32(a, b); }
 static inline vec v_sub(vec a, vec b) { return vsubq_f32(a, b); }
 static inline vec v_mul(vec a, vec b) { return vmulq_f32(a, b); }
 static inline vec v_div(vec a, vec b) { return vdivq_f32(a, b); }
+static inline vec v_max(vec a, vec b) { return vmaxq_f32(a, b); }
 static inline vec v_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
 static inline vec v_fnma(vec a, vec b, vec c) { return vfmsq_f32(c, a, b); }
 static inline float v_sum(vec v) { return vaddvq_f32(v); }
+
+static inline vec v_sums(const vec s[LANES]) { return neon_sums(s); }
+/* Not just inline: gcc takes a function that only prefetches for one without effect, and leaves out its calls. */
+static inline __attribute__((always_inline)) void v_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+static inline __attribute__((always_inline)) void v_prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 static inline vec v_load_part(const float *p, uint32_t n) {
     float t[LANES] = {0};

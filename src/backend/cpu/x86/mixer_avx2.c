@@ -4,20 +4,32 @@
 #include "backend/cpu/x86/avx2.h"
 
 typedef __m256 vec;
-enum { LANES = 8, DELTA_VECS = 4, SCORE_KEYS = 1, VALUE_VECS = 1 };
+enum { LANES = 8, DELTA_VECS = 4, SUMS = 8, VALUE_VECS = 1 };
 #define MIXER(name) avx2_##name
 
 static inline vec v_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline void v_store(float *p, vec v) { _mm256_storeu_ps(p, v); }
 static inline vec v_bf16(const uint16_t *p) { return avx2_bf16(p); }
+static inline vec v_i8(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
 static inline vec v_set(float x) { return _mm256_set1_ps(x); }
 static inline vec v_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 static inline vec v_sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
 static inline vec v_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
 static inline vec v_div(vec a, vec b) { return _mm256_div_ps(a, b); }
+static inline vec v_max(vec a, vec b) { return _mm256_max_ps(a, b); }
 static inline vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vec v_fnma(vec a, vec b, vec c) { return _mm256_fnmadd_ps(a, b, c); }
 static inline float v_sum(vec v) { return avx2_sum8(v); }
+
+/* Not just inline: gcc takes a function that only prefetches for one without effect, and leaves out its calls. */
+static inline __attribute__((always_inline)) void v_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
+static inline __attribute__((always_inline)) void v_prefetch_far(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
+
+static inline vec v_sums(const vec s[LANES]) {
+    const vec a = _mm256_hadd_ps(_mm256_hadd_ps(s[0], s[1]), _mm256_hadd_ps(s[2], s[3])),
+              b = _mm256_hadd_ps(_mm256_hadd_ps(s[4], s[5]), _mm256_hadd_ps(s[6], s[7])); /* halves of the sums in both 128-bit lanes */
+    return v_add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
 
 static inline vec v_load_part(const float *p, uint32_t n) {
     float t[LANES] = {0};

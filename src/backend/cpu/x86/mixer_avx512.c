@@ -2,7 +2,7 @@
 #include "backend/cpu/x86/avx512.h"
 
 typedef __m512 vec;
-enum { LANES = 16, DELTA_VECS = 4, SCORE_KEYS = 2, VALUE_VECS = 2 /* one cache line of a row of V in bf16 */ };
+enum { LANES = 16, DELTA_VECS = 4, SUMS = 16, VALUE_VECS = 2 /* one cache line of a row of V in bf16 */ };
 #define MIXER(name) avx512_##name
 
 static inline vec v_load(const float *p) { return _mm512_loadu_ps(p); }
@@ -10,14 +10,32 @@ static inline void v_store(float *p, vec v) { _mm512_storeu_ps(p, v); }
 static inline vec v_load_part(const float *p, uint32_t n) { return _mm512_maskz_loadu_ps(avx512_part(n), p); }
 static inline void v_store_part(float *p, uint32_t n, vec v) { _mm512_mask_storeu_ps(p, avx512_part(n), v); }
 static inline vec v_bf16(const uint16_t *p) { return avx512_bf16(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vec v_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
 static inline vec v_set(float x) { return _mm512_set1_ps(x); }
 static inline vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 static inline vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 static inline vec v_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 static inline vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+static inline vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vec v_fnma(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); }
 static inline float v_sum(vec v) { return _mm512_reduce_add_ps(v); }
+
+/* Not just inline: gcc takes a function that only prefetches for one without effect, and leaves out its calls. */
+static inline __attribute__((always_inline)) void v_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
+static inline __attribute__((always_inline)) void v_prefetch_far(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
+
+/* Four rounds, each of which adds what half of the vectors have of the other half's lanes. */
+static inline vec v_sums(const vec s[LANES]) {
+    vec a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++)
+        a[i] = v_add(_mm512_shuffle_f32x4(s[i], s[i + 8], 0x44), _mm512_shuffle_f32x4(s[i], s[i + 8], 0xEE)); /* s[i] in the lower half */
+    for (int i = 0; i < 4; i++)
+        b[i] = v_add(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xDD)); /* i, i+8, i+4, i+12 */
+    for (int i = 0; i < 2; i++) c[i] = v_add(_mm512_unpacklo_ps(b[i], b[i + 2]), _mm512_unpackhi_ps(b[i], b[i + 2]));
+    const vec d = v_add(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
+    return _mm512_shuffle_f32x4(d, d, _MM_SHUFFLE(3, 1, 2, 0));
+}
 
 /* exp(x): 2^n · p(r), r = x − n ln 2, |r| ≤ 0.35; Taylor to degree 6 (relative error under 2e-7). */
 static inline vec v_exp(vec x) {
