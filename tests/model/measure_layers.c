@@ -1,0 +1,154 @@
+/* measure_layers.c: what fast precision changes in each layer's output, as JSON.
+ *
+ * usage: measure_layers DIR ROWS [LIMIT]: with LIMIT the exit code is 1 where a layer's error is above it.
+ *
+ * The same prompt of ROWS tokens goes through the cpu backend exactly and fast, in one step.  A near tie of a router may fall the other way
+ * in fast precision; from there on the row would be another row, and the difference would say nothing of the arithmetic.  So the fast run
+ * is given the exact run's experts (and their weights) wherever it chose others; the share of such rows is reported.  A layer's error is
+ * |fast - exact| / |exact| over the residual stream of all rows behind it, so errors of the layers before are in it. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "model/model.h"
+
+typedef struct layer_run { /* of the exact run */
+    uint32_t *expert;      /* [rows][top_k] */
+    float *weight;         /* [rows][top_k] */
+    float *out;            /* [rows][H] behind the layer */
+    uint32_t moved;        /* rows of the fast run that chose other experts */
+    double error;
+} layer_run;
+
+static struct {
+    const backend_vtable *cpu;
+    const model_shape *shape;
+    uint32_t rows;
+    bool fast;
+    layer_run *layer; /* [layers] */
+} world;
+
+static void *take(size_t n, size_t size) {
+    void *p = calloc(n, size);
+    if (!p) fprintf(stderr, "out of memory\n"), exit(2);
+    return p;
+}
+
+static void must(calla_status status, const calla_error *err) {
+    if (status) fprintf(stderr, "%s: %s\n", calla_status_name(status), err->message), exit(2);
+}
+
+static bool same_set(const uint32_t *a, const uint32_t *b, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        bool found = false;
+        for (uint32_t j = 0; j < n; j++) found = found || a[i] == b[j];
+        if (!found) return false;
+    }
+    return true;
+}
+
+/* In place of the backend's route: notes the exact run's choice, and puts it into the fast run. */
+static void route(backend *b, uint32_t layer) {
+    layer_run *l = &world.layer[layer];
+    const uint32_t k = world.shape->top_k;
+    world.cpu->route(b, layer);
+    if (!world.fast) {
+        world.cpu->peek(b, BUF_ROUTE_EXPERT, 0, (uint64_t)world.rows * k, (float *)(void *)l->expert);
+        world.cpu->peek(b, BUF_ROUTE_WEIGHT, 0, (uint64_t)world.rows * k, l->weight);
+        return;
+    }
+    for (uint32_t r = 0; r < world.rows; r++) {
+        uint32_t *chosen = (uint32_t *)b->buf[BUF_ROUTE_EXPERT] + (size_t)r * k;
+        if (same_set(chosen, l->expert + (size_t)r * k, k)) continue;
+        memcpy(chosen, l->expert + (size_t)r * k, k * sizeof *chosen);
+        memcpy((float *)b->buf[BUF_ROUTE_WEIGHT] + (size_t)r * k, l->weight + (size_t)r * k, k * sizeof *l->weight);
+        l->moved++;
+    }
+}
+
+static void on_layer(void *user, uint32_t layer, const float *residual, uint32_t rows) {
+    const size_t n = (size_t)rows * world.shape->hidden;
+    (void)user;
+    if (layer == 0) return; /* the embedding */
+    layer_run *l = &world.layer[layer - 1];
+    if (!world.fast) {
+        memcpy(l->out, residual, n * sizeof *residual);
+        return;
+    }
+    double difference = 0, whole = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)residual[i] - (double)l->out[i];
+        difference += d * d;
+        whole += (double)l->out[i] * (double)l->out[i];
+    }
+    l->error = sqrt(difference / whole);
+}
+
+/* detail [64]: how it computed. */
+static void run(const weights *w, const backend_vtable *vt, bool fast, const int32_t *ids, char *detail) {
+    calla_error err;
+    model *m = NULL;
+    sequence *s = NULL;
+    const model_options o = {.backend = vt,
+                             .batch_rows = world.rows,
+                             .max_segments = 1,
+                             .max_wanted = 1,
+                             .sequences = 1,
+                             .kv_tokens = world.rows,
+                             .kv = CALLA_KV_BF16,
+                             .fast = fast};
+    world.fast = fast;
+    must(model_open(w, &o, &m, &err), &err);
+    must(model_set_probe(m, on_layer, NULL, &err), &err);
+    must(sequence_open(m, &s, &err), &err);
+    model_describe_device(m, detail, 64);
+    const model_segment g = {.sequence = s, .ids = ids, .rows = world.rows, .want = WANT_NONE};
+    must(model_step(m, &g, 1, NULL, NULL, &err), &err);
+    sequence_close(s);
+    model_close(m);
+}
+
+/* Returns the largest error; NaN counts as the largest. */
+static double print(const char *exact, const char *fast) {
+    double worst = 0;
+    printf("{\"rows\":%u,\"exact\":\"%s\",\"fast\":\"%s\",\"layers\":[", world.rows, exact, fast);
+    for (uint32_t i = 0; i < world.shape->layers; i++) {
+        const layer_run *l = &world.layer[i];
+        printf("%s\n{\"layer\":%u,\"mixer\":\"%s\",\"error\":%.6g,\"rows_with_other_experts\":%u}", i ? "," : "", i,
+               world.shape->is_attention[i] ? "attention" : "gated delta net", l->error, l->moved);
+        if (!(l->error <= worst)) worst = l->error;
+    }
+    printf("],\n\"worst\":%.6g}\n", worst);
+    return worst;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3 || argc > 4) return fprintf(stderr, "usage: %s DIR ROWS [LIMIT]\n", argv[0]), 2;
+    calla_error err;
+    weights *w = NULL;
+    char exact[64], fast[64];
+    must(weights_open(argv[1], &w, &err), &err);
+    world.cpu = backend_find("cpu");
+    world.shape = &w->shape;
+    world.rows = (uint32_t)strtoul(argv[2], NULL, 10);
+    world.layer = take(w->shape.layers, sizeof *world.layer);
+    for (uint32_t i = 0; i < w->shape.layers; i++) {
+        world.layer[i].expert = take((size_t)world.rows * w->shape.top_k, sizeof(uint32_t));
+        world.layer[i].weight = take((size_t)world.rows * w->shape.top_k, sizeof(float));
+        world.layer[i].out = take((size_t)world.rows * w->shape.hidden, sizeof(float));
+    }
+    int32_t *ids = take(world.rows, sizeof *ids);
+    for (uint32_t i = 0; i < world.rows; i++) ids[i] = (int32_t)(i * 2654435761u % w->shape.vocabulary);
+    backend_vtable watched = *world.cpu;
+    watched.route = route;
+    run(w, &watched, false, ids, exact);
+    run(w, &watched, true, ids, fast);
+    const double worst = print(exact, fast);
+    const bool failed = argc > 3 && !(worst <= strtod(argv[3], NULL));
+    for (uint32_t i = 0; i < w->shape.layers; i++) free(world.layer[i].expert), free(world.layer[i].weight), free(world.layer[i].out);
+    free(world.layer), free(ids);
+    weights_close(w);
+    return failed;
+}
