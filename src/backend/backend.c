@@ -5,7 +5,11 @@
 
 #include "backend/vtables.h"
 
-const backend_vtable *const backend_list[] = {&cpu_vtable, &ref_vtable, NULL};
+const backend_vtable *const backend_list[] = {&cpu_vtable,
+#ifdef CALLA_CUDA
+                                              &cuda_vtable, /* after cpu, since a build with it also runs on machines without a card */
+#endif
+                                              &ref_vtable, NULL};
 
 const backend_vtable *backend_find(const char *name) {
     if (!name) return backend_list[0];

@@ -5,5 +5,6 @@
 #include "backend/backend.h"
 
 extern const backend_vtable cpu_vtable, ref_vtable;
+extern const backend_vtable cuda_vtable; /* where nvcc was found: CALLA_CUDA */
 
 #endif

@@ -55,6 +55,7 @@ CUDA_FN uint32_t cuda_tile_bytes(uint32_t bits) { return bits * 128u; }
 
 typedef struct cuda_counts {
     uint32_t rows, segments, wanted, samples;
+    uint32_t tokens; /* ids at or above are padding and never picked */
 } cuda_counts;
 
 typedef struct cuda_batch {

@@ -1,0 +1,112 @@
+/* device.cuh: what the kernels share: loads and stores with hints, the tensor core instruction, reductions, dependent launch.
+ *
+ * Dependent launch (Hopper and later): in a captured step each kernel may start while the one before still runs.  A kernel first says
+ * that the next may start (launch_dependents), fetches what no kernel of this step writes (weights, the batch, state of earlier steps),
+ * and then waits (wait_inputs) until everything before it is complete and visible.  Every block waits before its first write, so
+ * completeness is transitive along the chain. */
+#ifndef CALLA_BACKEND_CUDA_DEVICE_CUH
+#define CALLA_BACKEND_CUDA_DEVICE_CUH
+
+#include <cstdint>
+
+#include "backend/cuda/kernels.h"
+
+namespace calla {
+
+constexpr uint32_t WARP = 32;
+
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ __forceinline__ void wait_inputs() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Weights are read once per step: they must not push activations out of L1. */
+__device__ __forceinline__ uint4 load_stream(const uint4 *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load_stream(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
+
+/* Two floats to a pair of bf16, nearest even; `low` in the lower half. */
+__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+    uint32_t d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+
+/* d += A B: A 16×16 (rows g, g + 8), B 16×8, f32 sums: d[0], d[1] of row g and columns 2t, 2t + 1; d[2], d[3] of row g + 8. */
+__device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+template <int LANES> __device__ __forceinline__ float sum_lanes(float x) { /* over groups of LANES neighbours */
+#pragma unroll
+    for (int step = LANES / 2; step; step /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
+    return x;
+}
+
+template <int LANES> __device__ __forceinline__ float max_lanes(float x) {
+#pragma unroll
+    for (int step = LANES / 2; step; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
+    return x;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+/* True in exactly one block: the last of `blocks` to come here; all that the others wrote before is visible to it.  The counter is 0
+ * again afterwards.  All threads of the block call it. */
+__device__ __forceinline__ bool is_last_block(uint32_t *counter, uint32_t blocks) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(counter, 1) == blocks - 1;
+        if (last) *counter = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* Launches with or without the attribute that lets the kernel start early. */
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, uint32_t threads, size_t shared_bytes, bool early, cudaStream_t stream,
+            Arguments... arguments) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
+    cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+} // namespace calla
+
+#endif

@@ -1,0 +1,260 @@
+/* ops.c: each composite op as kernels: for a few rows and in exact precision those of step.h, for many rows the prompt's.
+ *
+ * In a prompt, activations between ops are bf16 in the scratch buffers, and segments of a few rows (others' decoding beside the prompt)
+ * take the mixers of step.h. */
+#include "backend/cuda/cuda.h"
+
+static float *f32(const backend *b, buffer_id id) { return b->buf[id]; }
+
+static cuda_kv kv_of(const backend *b, uint32_t layer) {
+    const uint64_t page = 2 * b->s->kv_heads * kv_block_bytes(b->limits.kv);
+    return (cuda_kv){.layer = (uint8_t *)b->buf[BUF_KV] + b->s->kind_index[layer] * (uint64_t)b->limits.pages * page,
+                     .kv_heads = b->s->kv_heads,
+                     .f32 = b->limits.kv == CALLA_KV_F32};
+}
+
+static step_input norm_input(const backend *b, const float *gain) {
+    return (step_input){.source = STEP_NORM, .x = f32(b, BUF_RESIDUAL), .x_stride = b->s->hidden, .gain = gain, .eps = b->s->norm_eps};
+}
+
+/* Segments whose mixers run with the prompt's kernels. */
+static bool is_long(const backend *b, const batch_segment *seg) { return b->prompt && seg->rows >= CUDA_SEGMENT_ROWS; }
+
+/* ---- embedding and head ---- */
+
+static void run_embed(backend *b) {
+    const step_embed a = {.w = b->weights.embed,
+                          .batch = b->on_device,
+                          .picked = b->scratch.picked,
+                          .residual = f32(b, BUF_RESIDUAL),
+                          .rotary = b->scratch.rotary,
+                          .rate = b->weights.rotary_rate,
+                          .hidden = b->s->hidden,
+                          .rows = b->batch->rows};
+    step_run_embed(&a, b->stream);
+}
+
+static void run_head(backend *b, bool early) {
+    if (!b->batch->wanted) return;
+    step_head a = {.w = b->weights.head,
+                   .in = norm_input(b, b->weights.final_norm),
+                   .logits = f32(b, BUF_LOGITS),
+                   .vocabulary = b->s->vocabulary,
+                   .wanted = b->batch->wanted,
+                   .best = b->scratch.best,
+                   .counter = b->scratch.counters + b->scratch.counters_n - 1,
+                   .batch = b->on_device,
+                   .largest = b->largest,
+                   .picked = b->scratch.picked};
+    a.in.row_of = b->on_device.wanted_row;
+    step_run_head(&b->device, &a, early, b->stream);
+}
+
+/* ---- mixers ---- */
+
+static void run_mixer_in(backend *b, const cuda_layer *l, bool early) {
+    const uint32_t rows = b->batch->rows, H = b->s->hidden, stride = shape_mixer_in_values(b->s);
+    if (b->prompt) rows_run_norm_bf16(f32(b, BUF_RESIDUAL), l->norm_mixer, b->s->norm_eps, H, rows, b->scratch.input, b->stream);
+    for (uint32_t i = 0; i < l->mixer_in.n; i++) {
+        float *out = f32(b, BUF_MIXER_IN) + l->mixer_in.column[i];
+        const step_linear a = {.w = l->mixer_in.mat[i], .in = norm_input(b, l->norm_mixer), .out = out, .out_stride = stride, .rows = rows};
+        if (b->prompt)
+            cuda_gemm(&a.w, b->scratch.input, H, out, stride, rows, false, b->stream);
+        else
+            step_run_linear(&b->device, &a, early, b->stream);
+    }
+}
+
+/* The step's output of a segment of few rows, through its gate, to where the prompt's output projection looks for it. */
+static void gate_short(backend *b, const step_input *in, uint32_t values, const batch_segment *seg) {
+    rows_run_gate_bf16(in, values, seg->first_row, seg->rows, b->scratch.mixed, b->stream);
+}
+
+static step_input gated_norm_input(const backend *b, const cuda_layer *l) {
+    return (step_input){.source = STEP_GATED_NORM,
+                        .x = f32(b, BUF_MIXER_OUT),
+                        .x_stride = shape_mixer_out_values(b->s),
+                        .gain = l->gdn.norm,
+                        .gate = f32(b, BUF_MIXER_IN) + shape_conv_channels(b->s),
+                        .gate_stride = shape_mixer_in_values(b->s),
+                        .eps = b->s->norm_eps};
+}
+
+static step_input gated_input(const backend *b) {
+    return (step_input){.source = STEP_GATED,
+                        .x = f32(b, BUF_MIXER_OUT),
+                        .x_stride = shape_mixer_out_values(b->s),
+                        .gate = f32(b, BUF_MIXER_IN),
+                        .gate_stride = shape_mixer_in_values(b->s)};
+}
+
+static void run_gdn(backend *b, uint32_t layer, const cuda_layer *l, bool early) {
+    const model_shape *s = b->s;
+    const uint64_t state_n = (uint64_t)shape_gdn_values(s) * GDN_HEAD_DIM, window_n = (uint64_t)CONV_HISTORY * shape_conv_channels(s);
+    const uint64_t first = (uint64_t)s->kind_index[layer] * b->limits.slots;
+    float *state = f32(b, BUF_STATE) + first * state_n, *window = f32(b, BUF_CONV) + first * window_n;
+    const step_gdn a = {.batch = b->on_device,
+                        .w = l->gdn,
+                        .in = f32(b, BUF_MIXER_IN),
+                        .out = f32(b, BUF_MIXER_OUT),
+                        .state = state,
+                        .window = window,
+                        .in_stride = shape_mixer_in_values(s),
+                        .out_stride = shape_mixer_out_values(s),
+                        .segments = b->batch->segments,
+                        .most_rows = b->prompt ? CUDA_SEGMENT_ROWS - 1 : 0};
+    bool any_short = !b->prompt;
+    const step_input gate = gated_norm_input(b, l);
+    for (uint32_t g = 0; b->prompt && g < b->batch->segments; g++) any_short |= !is_long(b, &b->batch->segment[g]);
+    if (any_short) step_run_gdn(&a, early, b->stream);
+    for (uint32_t g = 0; b->prompt && g < b->batch->segments; g++) {
+        const batch_segment *seg = &b->batch->segment[g];
+        if (!is_long(b, seg)) {
+            gate_short(b, &gate, shape_gdn_values(s), seg);
+            continue;
+        }
+        const bool fresh = seg->slot_src == NO_SLOT;
+        cuda_gdn_prefill(&l->gdn, a.in + (uint64_t)seg->first_row * a.in_stride, a.in_stride, seg->rows,
+                         fresh ? NULL : window + seg->slot_src * window_n, window + seg->slot_dst * window_n,
+                         fresh ? NULL : state + seg->slot_src * state_n, state + seg->slot_dst * state_n,
+                         b->scratch.mixed + (uint64_t)seg->first_row * shape_gdn_values(s), b->scratch.gdn, b->stream);
+    }
+}
+
+static void run_attention(backend *b, uint32_t layer, const cuda_layer *l, bool early) {
+    const model_shape *s = b->s;
+    const row_batch *t = b->batch;
+    const uint32_t values = shape_query_values(s);
+    step_attention a = {.batch = b->on_device,
+                        .kv = kv_of(b, layer),
+                        .in = f32(b, BUF_MIXER_IN),
+                        .out = f32(b, BUF_MIXER_OUT),
+                        .q_gain = l->q_norm,
+                        .k_gain = l->k_norm,
+                        .rotary = b->scratch.rotary,
+                        .partial = b->scratch.partial,
+                        .counters = b->scratch.counters + b->limits.rows,
+                        .in_stride = shape_mixer_in_values(s),
+                        .out_stride = shape_mixer_out_values(s),
+                        .heads = s->attention_heads,
+                        .rows = t->rows,
+                        .segments = t->segments,
+                        .most_rows = b->prompt ? CUDA_SEGMENT_ROWS - 1 : 0,
+                        .single = t->rows == t->segments,
+                        .norm_eps = s->norm_eps};
+    bool any_short = !b->prompt;
+    for (uint32_t g = 0; b->prompt && g < t->segments; g++) any_short |= !is_long(b, &t->segment[g]);
+    if (!a.single) step_run_attention_write(&a, b->prompt ? b->scratch.queries : NULL, b->stream);
+    if (any_short) step_run_attention(&a, early, b->stream);
+    const step_input gate = gated_input(b);
+    for (uint32_t g = 0; b->prompt && g < t->segments; g++) {
+        const batch_segment *seg = &t->segment[g];
+        if (!is_long(b, seg)) {
+            gate_short(b, &gate, values, seg);
+            continue;
+        }
+        const uint64_t row = seg->first_row;
+        cuda_attention_prefill(b->scratch.queries + row * values, a.in + row * a.in_stride + HEAD_DIM, a.in_stride, &a.kv,
+                               b->on_device.page_table + seg->first_page, seg->first_position, seg->rows, s->attention_heads,
+                               b->scratch.mixed + row * values, b->stream);
+    }
+}
+
+static void run_mixer_out(backend *b, uint32_t layer, const cuda_layer *l, bool early) {
+    const bool attention = b->s->is_attention[layer];
+    const uint32_t rows = b->batch->rows, values = attention ? shape_query_values(b->s) : shape_gdn_values(b->s);
+    const step_linear a = {.w = l->mixer_out,
+                           .in = attention ? gated_input(b) : gated_norm_input(b, l),
+                           .out = f32(b, BUF_RESIDUAL),
+                           .out_stride = b->s->hidden,
+                           .rows = rows,
+                           .add = true};
+    if (b->prompt)
+        cuda_gemm(&a.w, b->scratch.mixed, values, a.out, a.out_stride, rows, true, b->stream);
+    else
+        step_run_linear(&b->device, &a, early, b->stream);
+}
+
+/* ---- experts ---- */
+
+static void run_route(backend *b, const cuda_layer *l, bool early) {
+    const model_shape *s = b->s;
+    const uint32_t rows = b->batch->rows, H = s->hidden;
+    step_route a = {.router = l->router,
+                    .shared_router = l->shared_router,
+                    .shared_gate = l->shared_gate,
+                    .shared_up = l->shared_up,
+                    .in = norm_input(b, l->norm_moe),
+                    .moe_in = f32(b, BUF_MOE_IN),
+                    .logits = b->scratch.router_logits,
+                    .expert = b->buf[BUF_ROUTE_EXPERT],
+                    .weight = b->buf[BUF_ROUTE_WEIGHT],
+                    .shared = f32(b, BUF_SHARED),
+                    .shared_weight = f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * s->shared_width,
+                    .counters = b->scratch.counters,
+                    .top_k = s->top_k,
+                    .rows = rows};
+    if (b->prompt) a.shared_gate.row_tiles = 0; /* below, with bf16 rows */
+    step_run_route(&b->device, &a, early, b->stream);
+    if (!b->prompt) return;
+    rows_run_norm_bf16(f32(b, BUF_RESIDUAL), l->norm_moe, s->norm_eps, H, rows, b->scratch.input, b->stream);
+    cuda_gemm_swiglu(&l->shared_gate, &l->shared_up, b->scratch.input, H, b->scratch.shared, s->shared_width, rows, b->stream);
+    cuda_route_lists(a.expert, rows, s->top_k, s->experts, &b->scratch.lists, b->stream);
+}
+
+static step_experts experts_of(const backend *b, const cuda_layer *l) {
+    const model_shape *s = b->s;
+    return (step_experts){.gate = l->gate,
+                          .up = l->up,
+                          .down = l->down,
+                          .shared_down = l->shared_down,
+                          .moe_in = f32(b, BUF_MOE_IN),
+                          .expert = b->buf[BUF_ROUTE_EXPERT],
+                          .weight = b->buf[BUF_ROUTE_WEIGHT],
+                          .shared = f32(b, BUF_SHARED),
+                          .shared_weight = f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * s->shared_width,
+                          .places = f32(b, BUF_EXPERT),
+                          .residual = f32(b, BUF_RESIDUAL),
+                          .top_k = s->top_k,
+                          .rows = b->batch->rows};
+}
+
+static void run_expert_in(backend *b, const cuda_layer *l, bool early) {
+    const step_experts a = experts_of(b, l);
+    if (b->prompt)
+        cuda_expert_gemm_in(&l->gate, &l->up, b->scratch.input, b->s->hidden, &b->scratch.lists, b->scratch.experts, a.rows, a.top_k,
+                            b->stream);
+    else
+        step_run_experts_in(&b->device, &a, early, b->stream);
+}
+
+static void run_expert_out(backend *b, const cuda_layer *l, bool early) {
+    const step_experts a = experts_of(b, l);
+    if (!b->prompt) {
+        step_run_experts_out(&b->device, &a, early, b->stream);
+        return;
+    }
+    cuda_expert_gemm_out(&l->down, b->scratch.experts, &b->scratch.lists, a.weight, b->scratch.expert_partial, a.residual, b->s->hidden,
+                         a.rows, a.top_k, b->stream);
+    cuda_gemm_scaled_add(&l->shared_down, b->scratch.shared, b->s->shared_width, a.shared_weight, a.residual, b->s->hidden, a.rows,
+                         b->stream);
+}
+
+void cuda_run_op(backend *b, cuda_op op, uint32_t layer, bool early) {
+    const cuda_layer *l = &b->weights.layer[layer];
+    switch (op) {
+    case OP_EMBED: run_embed(b); break;
+    case OP_MIXER_IN: run_mixer_in(b, l, early); break;
+    case OP_MIXER:
+        if (b->s->is_attention[layer])
+            run_attention(b, layer, l, early);
+        else
+            run_gdn(b, layer, l, early);
+        break;
+    case OP_MIXER_OUT: run_mixer_out(b, layer, l, early); break;
+    case OP_ROUTE: run_route(b, l, early); break;
+    case OP_EXPERT_IN: run_expert_in(b, l, early); break;
+    case OP_EXPERT_OUT: run_expert_out(b, l, early); break;
+    case OP_HEAD: run_head(b, early); break;
+    }
+}
