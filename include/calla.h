@@ -144,6 +144,7 @@ typedef struct calla_engine_options { /* zero means default */
     uint32_t batch_rows;              /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
     calla_kv kv;
     calla_precision precision;
+    bool deterministic;  /* the same tokens, bit by bit, whatever else runs and however a prompt is cut; slower (docs/speed.md) */
     uint32_t threads;    /* of a CPU; default one per physical core */
     const char *without; /* names of the device's optimizations to turn off, with commas; NULL: none */
     /* Told, while the engine is opened and on the caller's thread, how many bytes of the weights are ready; NULL: nobody. */

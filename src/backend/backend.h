@@ -121,9 +121,10 @@ typedef struct backend_limits {
     uint32_t rows, segments, wanted, samples; /* of one batch */
     uint32_t pages, slots;
     calla_kv kv;
-    uint32_t threads; /* of a CPU; 0: one per physical core */
-    bool fast;        /* 8-bit activations where the device has them; else exact */
-    uint32_t without; /* bit i: the backend's i-th optimization is turned off */
+    uint32_t threads;   /* of a CPU; 0: one per physical core */
+    bool fast;          /* 8-bit activations where the device has them; else exact */
+    bool deterministic; /* the bits of a row do not depend on what else is in the batch, nor on how its sequence was cut into batches */
+    uint32_t without;   /* bit i: the backend's i-th optimization is turned off */
 } backend_limits;
 
 #define MAX_OPTIMIZATIONS 32u

@@ -132,6 +132,12 @@ const option_spec option_table[OPTION_COUNT] = {
          .env = "CALLA_PRECISION",
          .commands = COMPUTES,
          .help = "exact: activations in float32; fast: in 8 bits before 4-bit matrices, where the CPU has instructions for it"},
+    [OPTION_DETERMINISTIC] = {.name = "deterministic",
+                              .type = OPTION_FLAG,
+                              .env = "CALLA_DETERMINISTIC",
+                              .commands = COMPUTES,
+                              .help = "the same bits whatever else is computed at the same time and however a prompt is cut: answers "
+                                      "repeat exactly on this machine; slower with several rows at once"},
     [OPTION_THREADS] = {.name = "threads",
                         .value = "N",
                         .type = OPTION_INTEGER,

@@ -113,6 +113,7 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
         .kv = options->kv,
         .threads = options->threads,
         .fast = options->precision == CALLA_PRECISION_FAST,
+        .deterministic = options->deterministic,
         .without = without,
         .progress = options->progress,
         .progress_user = options->progress_user,

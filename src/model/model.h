@@ -17,10 +17,11 @@ typedef struct model_options {
     uint32_t sequences;    /* sequences (and snapshots) that hold tokens at the same time: two state slots each */
     uint32_t kv_tokens;    /* tokens of KV cache in all; rounded up to pages */
     calla_kv kv;
-    uint32_t threads; /* of a CPU; 0: one per physical core */
-    bool fast;        /* 8-bit activations where the device has them */
-    bool all_rows;    /* the last layer computes all rows, not only those whose logits are wanted */
-    uint32_t without; /* optimizations turned off: backend_limits.without */
+    uint32_t threads;   /* of a CPU; 0: one per physical core */
+    bool fast;          /* 8-bit activations where the device has them */
+    bool deterministic; /* backend_limits.deterministic */
+    bool all_rows;      /* the last layer computes all rows, not only those whose logits are wanted */
+    uint32_t without;   /* optimizations turned off: backend_limits.without */
     void (*progress)(void *user, uint64_t done, uint64_t total); /* of loading, on the caller's thread; NULL: nobody is told */
     void *progress_user;
 } model_options;

@@ -17,7 +17,7 @@ static const char *device(void) {
     return name ? name : "ref";
 }
 
-rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv) {
+static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool deterministic) {
     calla_error err;
     rig r = {.kv = kv};
     must(weights_open(dir, &r.w, &err), &err);
@@ -25,12 +25,21 @@ rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences
                        .batch_rows = rows,
                        .max_segments = sequences,
                        .max_wanted = rows,
-                       .fast = getenv("CALLA_TEST_FAST") != NULL,
+                       .fast = fast,
+                       .deterministic = deterministic,
                        .sequences = sequences,
                        .kv_tokens = sequences * (tokens + KV_PAGE_TOKENS),
                        .kv = kv};
     must(model_open(r.w, &o, &r.m, &err), &err);
     return r;
+}
+
+rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv) {
+    return open_rig(dir, tokens, rows, sequences, kv, getenv("CALLA_TEST_FAST") != NULL, false);
+}
+
+rig rig_open_deterministic(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast) {
+    return open_rig(dir, tokens, rows, sequences, kv, fast, true);
 }
 
 void rig_close(rig *r) {

@@ -56,6 +56,7 @@ static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, u
     const uint64_t thread = take(&at, thread_bytes * MAX_THREADS);
     const uint64_t sample = take(&at, ref_sample_scratch_bytes(s->vocabulary));
     if (!base) return at;
+    c->input.fixed_order = c->experts.fixed_order = c->shared.fixed_order = n->deterministic;
     c->normed = (float *)(void *)(base + normed);
     c->up = (float *)(void *)(base + up);
     c->router = (float *)(void *)(base + router);
@@ -188,7 +189,8 @@ static void cpu_peek(backend *b, buffer_id id, uint64_t first, uint64_t n, float
 
 static void cpu_describe(const backend *b, char *out, size_t n) {
     const uint32_t threads = pool_threads(b->pool);
-    snprintf(out, n, "%s, %u thread%s, %s", b->k->name, threads, threads == 1 ? "" : "s", b->q8 ? "fast" : "exact");
+    snprintf(out, n, "%s, %u thread%s, %s%s", b->k->name, threads, threads == 1 ? "" : "s", b->q8 ? "fast" : "exact",
+             b->limits.deterministic ? ", deterministic" : "");
 }
 
 typedef struct read_run {

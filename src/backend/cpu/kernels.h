@@ -19,10 +19,11 @@ typedef struct cpu_x {
     uint32_t cols, rows, groups; /* groups: cols / 64 */
     const float *plain;          /* [rows][plain_stride]: as they were, for matrices without a fast kernel */
     size_t plain_stride;
-    float *f32;   /* [rows][cols] reordered; exact precision */
-    int8_t *q8;   /* [rows][cols] reordered: x = scale · q8; fast precision */
-    float *scale; /* [rows][groups], of q8 */
-    float *sum;   /* [rows][groups] Σ of the group's values (as quantized, if they are) */
+    float *f32;       /* [rows][cols] reordered; exact precision */
+    int8_t *q8;       /* [rows][cols] reordered: x = scale · q8; fast precision */
+    float *scale;     /* [rows][groups], of q8 */
+    float *sum;       /* [rows][groups] Σ of the group's values (as quantized, if they are) */
+    bool fixed_order; /* sums are in the same order whatever the number of rows */
 } cpu_x;
 
 typedef struct cpu_mixers {

@@ -34,7 +34,10 @@ static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, u
 
 void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
                uint32_t n, float *acc) {
-    if (m->bits == 4 && m->group == CPU_GROUP)
+    if (m->bits == 4 && m->group == CPU_GROUP && x->fixed_order && n > 1) /* kernels for several rows sum in another order */
+        for (uint32_t i = 0; i < n; i++)
+            b->k->linear(m, which, first, count, x, list ? list + i : &i, 1, b->q8, acc + (size_t)i * CPU_PANEL);
+    else if (m->bits == 4 && m->group == CPU_GROUP)
         b->k->linear(m, which, first, count, x, list, n, b->q8, acc);
     else
         panel_plain(b, m, which, first, count, x, list, n, acc);
