@@ -211,7 +211,7 @@ calla_status calla_inspect(const char *model_dir, uint32_t context_tokens, char 
     *json = NULL;
     if (!model_dir && !(model_dir = calla_pocket_dir(err))) return CALLA_E_IO;
     weights *w;
-    calla_status status = weights_open(model_dir, &w, err);
+    calla_status status = weights_look(model_dir, &w, err);
     if (status) return status;
     status = print(w, context_tokens, json, err);
     weights_close(w);

@@ -127,11 +127,23 @@ static calla_status open_files(checkpoint *c, const char *dir, calla_error *err)
     return status ? status : check_sizes(c, err);
 }
 
-calla_status checkpoint_open(const char *dir, checkpoint **out, calla_error *err) {
+static void advise(const checkpoint *c, int advice) { /* a hint: failure changes nothing */
+    for (size_t i = 0; i < c->n_shards; i++) {
+        const file_map *m = &c->shards[i].map;
+        if (m->n) madvise((void *)(uintptr_t)m->data, m->n, advice);
+    }
+}
+
+calla_status checkpoint_open(const char *dir, bool whole, checkpoint **out, calla_error *err) {
     *out = NULL;
     checkpoint *c = mem_calloc(1, sizeof *c);
     if (!c) return error_nomem(err, "a checkpoint");
     calla_status status = open_files(c, dir, err);
+#ifdef MADV_HUGEPAGE
+    if (!status && whole) advise(c, MADV_HUGEPAGE);
+#else
+    (void)whole;
+#endif
     if (status)
         checkpoint_close(c);
     else
@@ -152,13 +164,6 @@ void checkpoint_close(checkpoint *c) {
     mem_free((void *)c->by_name);
     mem_free(c->source);
     mem_free(c);
-}
-
-static void advise(const checkpoint *c, int advice) { /* a hint: failure changes nothing */
-    for (size_t i = 0; i < c->n_shards; i++) {
-        const file_map *m = &c->shards[i].map;
-        if (m->n) madvise((void *)(uintptr_t)m->data, m->n, advice);
-    }
 }
 
 void checkpoint_begin_samples(const checkpoint *c) { advise(c, MADV_RANDOM); }

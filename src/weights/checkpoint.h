@@ -38,7 +38,8 @@ typedef struct checkpoint {
     tensor **by_name; /* [n], sorted by name: no hash, so no names can be chosen that make lookup slow */
 } checkpoint;
 
-calla_status checkpoint_open(const char *dir, checkpoint **out, calla_error *err);
+/* whole: all of it will be read, so a cold file is read into huge pages where the file system has them. */
+calla_status checkpoint_open(const char *dir, bool whole, checkpoint **out, calla_error *err);
 void checkpoint_close(checkpoint *c);
 
 /* Before and after looking at a few numbers of each tensor.  Begin: no reading ahead (each look would pull in 128 KB or, with a large

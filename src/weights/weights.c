@@ -51,12 +51,12 @@ static uint64_t token_bytes(const weights *w) {
     return bytes;
 }
 
-static calla_status open_tensors(weights *w, model_config *config, const char *config_path, calla_error *err) {
+static calla_status open_tensors(weights *w, model_config *config, bool whole, const char *config_path, calla_error *err) {
     w->shape = config->shape;
     w->layer = mem_calloc(w->shape.layers, sizeof *w->layer);
     if (!w->layer) return error_nomem(err, "the layers' weights");
     calla_status status = read_generation(w, &config->stop, err);
-    if (!status) status = checkpoint_open(w->dir, &w->files, err);
+    if (!status) status = checkpoint_open(w->dir, whole, &w->files, err);
     if (!status) status = bind_tensors(w, &config->quant, config_path, err);
     if (status) return status;
     memcpy(w->stop_ids, config->stop.ids, sizeof w->stop_ids);
@@ -70,7 +70,7 @@ static calla_status open_tensors(weights *w, model_config *config, const char *c
     return status;
 }
 
-static calla_status open_folder(weights *w, calla_error *err) {
+static calla_status open_folder(weights *w, bool whole, calla_error *err) {
     struct stat st;
     if (stat(w->dir, &st) < 0) return error_set(err, CALLA_E_IO, "%s: cannot open this model folder: %s", w->dir, strerror(errno));
     if (!S_ISDIR(st.st_mode)) return error_set(err, CALLA_E_IO, "%s: not a folder: name the folder that holds config.json", w->dir);
@@ -82,27 +82,30 @@ static calla_status open_folder(weights *w, calla_error *err) {
     if (!status) status = config_parse(text, n, path, &config, err);
     mem_free(text);
     if (!status) {
-        status = open_tensors(w, &config, path, err);
+        status = open_tensors(w, &config, whole, path, err);
         config_free(&config);
     }
     mem_free(path);
     return status;
 }
 
-calla_status weights_open(const char *dir, weights **out, calla_error *err) {
+static calla_status open_weights(const char *dir, bool whole, weights **out, calla_error *err) {
     *out = NULL;
     weights *w = mem_calloc(1, sizeof *w);
     if (!w || !(w->dir = mem_strdup(dir))) {
         mem_free(w);
         return error_nomem(err, "the weights of a model");
     }
-    calla_status status = open_folder(w, err);
+    calla_status status = open_folder(w, whole, err);
     if (status)
         weights_close(w);
     else
         *out = w;
     return status;
 }
+
+calla_status weights_open(const char *dir, weights **out, calla_error *err) { return open_weights(dir, true, out, err); }
+calla_status weights_look(const char *dir, weights **out, calla_error *err) { return open_weights(dir, false, out, err); }
 
 void weights_close(weights *w) {
     if (!w) return;

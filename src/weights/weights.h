@@ -90,6 +90,8 @@ typedef struct weights {
  * checked in part here: every tensor of up to WEIGHTS_CHECK_SMALL bytes in full, of the larger ones both ends.  weights_check
  * reads them all. */
 calla_status weights_open(const char *dir, weights **out, calla_error *err);
+/* The same for a reader of headers and few numbers: the kernel is not asked for huge pages, which would read megabytes for each. */
+calla_status weights_look(const char *dir, weights **out, calla_error *err);
 void weights_close(weights *w);
 
 #define WEIGHTS_CHECK_BYTES (64u << 20)

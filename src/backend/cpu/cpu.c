@@ -239,6 +239,7 @@ const backend_vtable cpu_vtable = {
     .optimizations = optimizations,
     .open = cpu_open,
     .close = cpu_close,
+    .load = cpu_load,
     .want = cpu_want,
     .scratch_bytes = cpu_scratch_bytes,
     .allocate = cpu_allocate,

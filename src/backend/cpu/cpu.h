@@ -50,6 +50,9 @@ struct backend {
 /* Whether it is on. */
 static inline bool cpu_does(const backend *b, cpu_optimization what) { return !(b->limits.without >> what & 1); }
 
+/* ---- populate.c ---- */
+calla_status cpu_load(backend *b, void (*progress)(void *user, uint64_t done, uint64_t total), void *user, calla_error *err);
+
 /* ---- linear.c ---- */
 
 typedef enum cpu_epilogue { CPU_STORE, CPU_ADD } cpu_epilogue;
