@@ -15,7 +15,8 @@ TABLE, COMPARE = ROOT / 'bench' / 'table.py', ROOT / 'bench' / 'compare'
 SPEED = ROOT / 'docs' / 'speed.md'
 
 ENTRY = {'prompt': 512, 'depth': 4096, 'decode': 64, 'decode_context': 4640, 'prefill_tok_s': 151.26, 'decode_tok_s': 20.126, 'ttft_ms': 3384.6,
-         'bytes_per_token': 1_888_000_000, 'achieved_gb_s': 38.0, 'read_rate_gb_s': 51.3, 'share_of_read_rate': 0.7407, 'peak_bytes': 19_876_543_210,
+         'bytes_per_token': 1_888_000_000, 'achieved_gb_s': 38.0, 'read_rate_gb_s': 51.3, 'share_of_read_rate': 0.7407, 'prefill_tflop_s': 0.75, 'dot_peak_tflop_s': 1.53, 'share_of_dot_peak': 0.4902,
+         'peak_bytes': 19_876_543_210,
          'private_bytes': 300_000_000, 'stages_per_token': 240, 'digest': '0123456789abcdef', 'drift': 0.01, 'unsteady': False, 'rounds': []}
 RESULT = {'date': '2026-11-30T10:11:12Z', 'version': '1.0.0', 'commit': 'abcdef', 'machine': {'cpu': 'A|B', 'cores': 2}, 'model': 'm', 'weights_bytes': 1,
           'plan_bytes': 1, 'device': 'cpu', 'device_detail': 'vnni', 'entries': [ENTRY],
@@ -51,6 +52,19 @@ print(json.dumps(tests, indent=2))
 '''
 
 
+# What mlx_lm.benchmark prints; decoding slows as above.
+MLX_LM = '''#!{python}
+import sys
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+assert given['--model'] == 'mlx' and given['-n'] == '1', given
+prompt, made = int(given['-p']), int(given['-g'])
+print('Running warmup..')
+print(f'Timing with prompt_tokens={{prompt}}, generation_tokens={{made}}, batch_size=1.')
+for line in ('Trial 1:  ', 'Averages: '):
+    print(f'{{line}}prompt_tps=2536.500, generation_tps={{148.5 - prompt / 100:.3f}}, peak_memory=19.871')
+'''
+
+
 def load_compare():
     loader = importlib.machinery.SourceFileLoader('compare', str(COMPARE))
     sys.dont_write_bytecode = True
@@ -78,8 +92,8 @@ class Table(CommandTest):
         result = script(TABLE, self.write('a.json', RESULT), self.write('b.json', newer))
         self.assertEqual((result.returncode, result.stderr), (0, ''))
         head, rule, first, second = result.stdout.splitlines()
-        self.assertEqual({line.replace('\\|', '').count('|') for line in (head, rule, first, second)}, {18})
-        self.assertEqual(second, r'| 2026-11-30 | abcdef | A\|B, 2 cores | m | cpu (vnni) | 512 | 4096 | 151.3 | 20.13 | 3385 ms | 1888.0 | 38.00 | '
+        self.assertEqual({line.replace('\\|', '').count('|') for line in (head, rule, first, second)}, {20})
+        self.assertEqual(second, r'| 2026-11-30 | abcdef | A\|B, 2 cores | m | cpu (vnni) | 512 | 4096 | 151.3 | 0.750 | 49.0 % | 20.13 | 3385 ms | 1888.0 | 38.00 | '
                          '51.30 GB/s | 74.1 % | 19.877 GB | 240 |  |')
         self.assertIn('fedcba', first)
         self.assertTrue(first.endswith('| – | – | – | 240 | unsteady |'), first)
@@ -96,6 +110,29 @@ class Table(CommandTest):
         self.assertNotEqual(script(TABLE, data, '--write', unmarked).returncode, 0)
         self.assertEqual(unmarked.read_text(), 'no marks\n')
 
+    def test_ablation(self):
+        arm = {'name': 'gears', 'meaning': 'they turn | off: they do not',
+               'entries': [dict(ENTRY, prefill_tok_s=100.84, decode_tok_s=20.3, prefill_worth=0.5, decode_worth=-0.0086, unsteady=True)]}
+        data = self.write('a.json', dict(RESULT, ablation=[arm]))
+        plain = self.write('b.json', dict(RESULT, date='2026-11-29T00:00:00Z'))
+        speeds, table = script(TABLE, data, plain).stdout.split('\n\n', 1)
+        self.assertEqual(len(speeds.splitlines()), 4)
+        head, rule, row, _, meaning = table.splitlines()
+        self.assertEqual({line.replace('\\|', '').count('|') for line in (head, rule, row)}, {16})
+        self.assertTrue(row.endswith('| gears | 512 | 4096 | 151.3 | 100.8 | +50.0 % | 20.13 | 20.30 | -0.9 % | unsteady |'), row)
+        self.assertEqual(meaning, '- gears: they turn | off: they do not')
+        page = self.write('page.md', 'a\n<!-- bench/table.py begins -->\n<!-- bench/table.py ends -->\n')
+        self.assertIn('"<!-- bench/table.py ablation begins -->"', script(TABLE, data, '--write', page).stderr)
+        page.write_text(page.read_text() + 'b\n<!-- bench/table.py ablation begins -->\n<!-- bench/table.py ablation ends -->\nc\n')
+        self.assertEqual(script(TABLE, data, '--write', page).returncode, 0)
+        self.assertIn('gears', page.read_text())
+        self.assertEqual(script(TABLE, data, '--check', page).returncode, 0)
+        self.assertIn('behind', script(TABLE, plain, '--check', page).stderr)
+        self.assertEqual(script(TABLE, plain, '--write', page).returncode, 0)
+        self.assertNotIn('gears', page.read_text())
+        self.assertTrue(page.read_text().endswith('<!-- bench/table.py ends -->\nb\n<!-- bench/table.py ablation begins -->\n'
+                                                  '<!-- bench/table.py ablation ends -->\nc\n'))
+
     def test_other_files_are_refused(self):
         for wrong in ['{', '[]', '{}', {'entries': [{}]}]:
             result = script(TABLE, self.write('wrong.json', wrong))
@@ -107,6 +144,10 @@ class Table(CommandTest):
         self.works('bench', '--device', 'ref', '--prompt', '2,3', '--decode', '1', '--json', path)
         rows = script(TABLE, path).stdout.splitlines()[2:]
         self.assertEqual([row.split(' | ')[5:7] for row in rows], [['2', '0'], ['3', '0']])
+        self.works('bench', '--ablate', '--prompt', '2,3', '--decode', '1', '--json', path)
+        arms = json.loads(path.read_text())['ablation']
+        rows = [row.split(' | ')[5:7] for row in script(TABLE, path).stdout.split('\n\n')[1].splitlines()[2:]]
+        self.assertEqual(rows, [[arm['name'], prompt] for prompt in ('2', '3') for arm in arms])
 
 
 class Fixture(CommandTest):
@@ -119,8 +160,11 @@ class Fixture(CommandTest):
         return path
 
     def compare(self, other, *more, **environment_changes):
-        return script(COMPARE, '--calla', command.CALLA, '--model', POCKET, '--llama-bench', other, '--gguf', 'model.gguf', '--out', self.folder / 'out',
-                      '--calla-flags=--device ref', '--decode', '2', *more, env=environment(**environment_changes))
+        return self.compare_with(['--llama-bench', other, '--gguf', 'model.gguf'], *more, **environment_changes)
+
+    def compare_with(self, other, *more, **environment_changes):
+        return script(COMPARE, '--calla', command.CALLA, '--model', POCKET, *other, '--out', self.folder / 'out', '--calla-flags=--device ref',
+                      '--decode', '2', *more, env=environment(**environment_changes))
 
     def rows(self, result):
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -146,6 +190,26 @@ class Compare(Fixture):
         data = self.rows(self.compare(self.other('ik'), '--prompt', '4', '--depth', '0,96', '--flags=-ub 2048', '--name', 'ik_llama.cpp', '--rounds', '1'))
         self.assertEqual([r['other'] for r in data['rows']], [100, 19.96, None, 19])  # it has no prompt after a context
         self.assertEqual(data['tried'], {})
+
+    def test_mlx_lm(self):
+        program = self.folder / 'mlx_lm.benchmark'
+        program.write_text(MLX_LM.format(python=sys.executable))
+        program.chmod(0o755)
+        result = self.compare_with(['--mlx-lm', program, '--mlx-model', 'mlx'], '--prompt', '4,50', '--depth', '0,96')
+        data = self.rows(result)
+        self.assertEqual([r['other'] for r in data['rows']], [2536.5, 148.46, 2536.5, 148.0] + 4 * [None])  # it has no depth
+        self.assertEqual((data['name'], data['tried'], data['flags'], data['about']), ('MLX-LM', {}, '', 'peak memory 19.87 GB'))
+        parse = load_compare().parse_mlx_lm
+        for broken in ('', 'Averages: prompt_tps=1.0, generation_tps=2.0, peak_memory=3.0',
+                       'Timing with prompt_tokens=4, generation_tokens=2, batch_size=2.\nAverages: prompt_tps=1, generation_tps=2, peak_memory=3'):
+            with self.assertRaises(ValueError):
+                parse(broken)
+
+    def test_one_other_engine_is_named(self):
+        for other in ([], ['--llama-bench', 'a'], ['--gguf', 'a'], ['--llama-bench', 'a', '--gguf', 'b', '--mlx-lm', 'c']):
+            result = self.compare_with(other)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn('the other engine is either', result.stderr)
 
     def test_a_bench_that_fails_ends_the_comparison(self):
         broken = self.folder / 'broken'
