@@ -131,8 +131,8 @@ INLINE float scale_of(const uint8_t *block, calla_kv kv, uint32_t t, uint32_t i)
 /* A tile of `heads` by SUMS / heads keys, one sum in a register for each pair: a load of q serves all keys, one of k all heads.  Keys
  * past the last are the last once more, so that a score does not depend on how many there are. */
 INLINE void scores_tile(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t t, uint32_t n, float *out,
-                        size_t out_stride) {
-    const uint32_t keys = SUMS / heads;
+                        size_t out_stride, const uint8_t *ahead) {
+    const uint32_t keys = SUMS / heads, bytes = keys * (uint32_t)kv_bytes(kv);
     vec s[SUMS];
     uint32_t at[SUMS];
     for (uint32_t l = 0; l < keys; l++) at[l] = t + l < n ? t + l : n - 1;
@@ -143,6 +143,10 @@ INLINE void scores_tile(const float *q, size_t q_stride, uint32_t heads, const u
         for (uint32_t i = g; i < g + KV_GROUP; i += LANES) {
             vec x[SUMS];
             for (uint32_t l = 0; l < keys; l++) x[l] = v_kv(k, kv, at[l], i, scale[l]);
+            for (uint32_t c = bytes / V * i; c < bytes / V * (i + LANES); c += 64) {
+                v_prefetch(k + (t + 16) * kv_bytes(kv) + c);
+                v_prefetch_far(ahead + t * kv_bytes(kv) + c);
+            }
             for (uint32_t j = 0; j < heads; j++) {
                 const vec qj = v_load(q + j * q_stride + i);
                 for (uint32_t l = 0; l < keys; l++) s[j * keys + l] = v_fma(x[l], qj, s[j * keys + l]);
@@ -158,12 +162,7 @@ INLINE void scores_tile(const float *q, size_t q_stride, uint32_t heads, const u
 /* `ahead` and the rows some tiles ahead are fetched from memory meanwhile: what the processor foresees by itself is half as fast. */
 INLINE void scores(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t n, float *out,
                    size_t out_stride, const uint8_t *ahead) {
-    const uint32_t keys = SUMS / heads;
-    for (uint32_t t = 0; t < n; t += keys) {
-        for (size_t c = 0; c < keys * kv_bytes(kv); c += 64) v_prefetch(k + (t + 16) * kv_bytes(kv) + c);
-        for (size_t c = 0; c < keys * kv_bytes(kv) && ahead; c += 64) v_prefetch_far(ahead + t * kv_bytes(kv) + c);
-        scores_tile(q, q_stride, heads, k, kv, t, n, out, out_stride);
-    }
+    for (uint32_t t = 0; t < n; t += SUMS / heads) scores_tile(q, q_stride, heads, k, kv, t, n, out, out_stride, ahead ? ahead : k);
 }
 
 /* VALUE_VECS vectors of the 256 dimensions at a time */
