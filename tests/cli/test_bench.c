@@ -1,8 +1,12 @@
 /* test_bench.c: the measurement of calla bench on an engine of its own, which notes what it is asked and answers by script. */
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../unit.h"
 #include "cli/bench.h"
+#include "cli/loading.h"
 
 enum { VOCABULARY = 1000, MAX_JOBS = 32, MAX_IDS = 4096 };
 
@@ -27,6 +31,7 @@ static struct {
     char without[16][64]; /* of the engines opened */
     uint32_t n_opened, open_engines;
     uint32_t failing_engine; /* from 1 */
+    uint32_t opening_ms;     /* how long an engine takes to open */
     uint32_t job_of_engine[MAX_JOBS];
 } world;
 
@@ -72,7 +77,8 @@ calla_status calla_engine_open(const calla_engine_options *o, calla_engine **out
     *out = NULL;
     assert_true(world.n_opened < 16);
     snprintf(world.without[world.n_opened++], sizeof world.without[0], "%s", o->without ? o->without : "");
-    if (o->progress) o->progress(o->progress_user, 1, 2);
+    usleep(world.opening_ms * 1000);
+    if (o->progress) o->progress(o->progress_user, 5000000000, 10000000000);
     if (o->device || world.n_opened == world.failing_engine) return error_set(err, CALLA_E_IO, "no such toy");
     world.open_engines++;
     *out = (calla_engine *)&world;
@@ -307,6 +313,39 @@ static void ablation_passes_failures_on(void **state) {
     }
 }
 
+/* Opens an engine with a terminal as standard error; what that got, into out [n]. */
+static void open_on_terminal(uint32_t opening_ms, char *out, size_t n) {
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY), before = dup(STDERR_FILENO);
+    assert_true(terminal >= 0 && before >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    const int slave = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    assert_true(slave >= 0 && dup2(slave, STDERR_FILENO) == STDERR_FILENO);
+    calla_engine *e = NULL;
+    calla_error err = {0};
+    world.opening_ms = opening_ms;
+    const calla_status status = loading_open_engine(&(calla_engine_options){0}, &e, &err);
+    assert_int_equal(write(slave, "|", 1), 1); /* so that there is something to read */
+    const ssize_t got = read(terminal, out, n - 1);
+    dup2(before, STDERR_FILENO);
+    close(before), close(slave), close(terminal);
+    assert_int_equal(status, CALLA_OK);
+    assert_true(got > 0);
+    out[got] = 0;
+    calla_engine_close(e);
+}
+
+static void loading_shows_a_bar_after_a_second(void **state) {
+    (void)state;
+    char shown[512];
+    setenv("TERM", "xterm", 1);
+    open_on_terminal(0, shown, sizeof shown);
+    assert_string_equal(shown, "|");
+    open_on_terminal(1010, shown, sizeof shown);
+    assert_string_equal(shown, "\rloading [###############...............] 5.0 of 10.0 GB\033[K\r\033[K|");
+    setenv("TERM", "dumb", 1);
+    open_on_terminal(1010, shown, sizeof shown);
+    assert_string_equal(shown, "|");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(jobs_are_those_of_the_contract, reset),
@@ -317,6 +356,7 @@ int main(void) {
         cmocka_unit_test_setup(ablation_turns_each_off, reset),
         cmocka_unit_test_setup(ablation_needs_something_to_turn_off, reset),
         cmocka_unit_test_setup(ablation_passes_failures_on, reset),
+        cmocka_unit_test_setup(loading_shows_a_bar_after_a_second, reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
