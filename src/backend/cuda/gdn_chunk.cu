@@ -176,10 +176,13 @@ static __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunks(const __grid_
     for (uint32_t v = warp; v < per_key; v += CHUNK_THREADS / 32) chunk_solve(job, sm, chunk, key_head * per_key + v);
 }
 
-/* ---- scan ---- */
+/* ---- scan ----
+ *
+ * Eight warps compute and four load.  A computing warp owns 16 of the block's 32 values and 32 keys of the transposed state; four warps
+ * together hold all keys of their values, and add up their parts of K S and q S over shared memory. */
 
 /* Strides that keep the fragments' reads free of bank conflicts: pairs (g, 2t) want 8 mod 32, single values (2t, g) want 4 mod 16. */
-enum { SCAN_THREADS = 128, SCAN_KEY = D + 8, SCAN_SQUARE = CHUNK + 8, SCAN_VALUE = SLICE + 4 };
+enum { SCAN_COMPUTE = 256, SCAN_LOAD = 128, SCAN_KEY = D + 8, SCAN_SQUARE = CHUNK + 8, SCAN_VALUE = SLICE + 4 };
 
 struct scan_stage { /* one chunk */
     float key[CHUNK][SCAN_KEY], query[CHUNK][SCAN_KEY];
@@ -188,20 +191,22 @@ struct scan_stage { /* one chunk */
     float decay[2][CHUNK];
 };
 struct scan_shared {
-    float4 exchange[4][6][32]; /* [warp][…][lane] */
-    scan_stage stage[1];       /* one or two */
+    float4 part[2][4][8][32]; /* [values][keys][8 tokens of K S, then of q S][lane] */
+    float4 right[2][4][32];   /* V − e^γ K S: [values][8 tokens][lane], as A fragments */
+    scan_stage stage[1];      /* one to three */
 };
 
 DEVICE void scan_load(const gdn_chunk_job &job, scan_stage &s, uint32_t chunk, uint32_t head, uint32_t slice) {
-    const uint32_t key_head = head / (job.w.value_heads / job.w.key_heads);
-    for (uint32_t i = threadIdx.x; i < CHUNK * D / 4; i += SCAN_THREADS) {
+    const uint32_t thread = threadIdx.x - SCAN_COMPUTE, key_head = head / (job.w.value_heads / job.w.key_heads);
+#pragma unroll 4
+    for (uint32_t i = thread; i < CHUNK * D / 4; i += SCAN_LOAD) {
         const uint32_t r = i / (D / 4), c = i % (D / 4) * 4, row = chunk * CHUNK + r;
         const float *q = job.s.mixed + (size_t)min(row, job.rows - 1) * job.channels + key_head * D + c;
         copy_async(shared_address(&s.query[r][c]), q, row < job.rows ? 16 : 0);
         copy_async(shared_address(&s.key[r][c]), q + job.w.key_heads * D, row < job.rows ? 16 : 0);
     }
     const size_t tile = (size_t)chunk * job.w.value_heads + head;
-    for (uint32_t i = threadIdx.x; i < CHUNK * CHUNK / 4; i += SCAN_THREADS) {
+    for (uint32_t i = thread; i < CHUNK * CHUNK / 4; i += SCAN_LOAD) {
         const uint32_t r = i / (CHUNK / 4), c = i % (CHUNK / 4) * 4, row = chunk * CHUNK + r;
         copy_async(shared_address(&s.solve[r][c]), job.s.solve + tile * CHUNK * CHUNK + i * 4);
         copy_async(shared_address(&s.within[r][c]), job.s.within + tile * CHUNK * CHUNK + i * 4);
@@ -209,7 +214,7 @@ DEVICE void scan_load(const gdn_chunk_job &job, scan_stage &s, uint32_t chunk, u
                    job.s.mixed + (size_t)min(row, job.rows - 1) * job.channels + (2 * job.w.key_heads + head) * D + slice * SLICE + c,
                    row < job.rows ? 16 : 0);
     }
-    if (threadIdx.x < 16) copy_async(shared_address(&s.decay[0][0] + threadIdx.x * 4), job.s.decay + tile * 64 + threadIdx.x * 4);
+    if (thread < 16) copy_async(shared_address(&s.decay[0][0] + thread * 4), job.s.decay + tile * 64 + thread * 4);
 }
 
 /* Sums [16 rows][8 columns] as the A fragment of a product over these columns. */
@@ -217,128 +222,124 @@ DEVICE void as_operand(float a[4], const float c[4]) {
     a[0] = round_tf32(c[0]), a[1] = round_tf32(c[2]), a[2] = round_tf32(c[1]), a[3] = round_tf32(c[3]);
 }
 
-/* One chunk for 16 values (rows) and 64 keys of the transposed state.  Two warps share the values; both get all sums over keys. */
-DEVICE void scan_chunk(const gdn_chunk_job &job, const scan_stage &s, float4 (*exchange)[6][32], float (&state)[D / 16][4], uint32_t chunk,
-                       uint32_t head, uint32_t slice) {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4, keys = warp % 2 * 64,
-                   values = warp / 2 * 16;
+DEVICE void scan_chunk(const gdn_chunk_job &job, const scan_stage &s, scan_shared &sm, float (&state)[4][4], uint32_t chunk, uint32_t head,
+                       uint32_t slice) {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, part = threadIdx.x / 32 % 4, half = threadIdx.x / 128;
+    const uint32_t keys = part * 32, tokens = part * 8 /* whose o this warp stores */, values = half * 16;
     float ks[4][4] = {}, qs[4][4] = {}, a[4];
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    for (int k = 0; k < 4; k++) {
         as_operand(a, state[k]);
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            const float2 key = *(const float2 *)&s.key[n * 8 + g][keys + k * 8 + t * 2],
-                         query = *(const float2 *)&s.query[n * 8 + g][keys + k * 8 + t * 2];
+            const float2 key = *(const float2 *)&s.key[n * 8 + g][keys + k * 8 + t * 2];
+            const float2 query = *(const float2 *)&s.query[n * 8 + g][keys + k * 8 + t * 2];
             mma_tf32(ks[n], a, key.x, key.y);
             mma_tf32(qs[n], a, query.x, query.y);
         }
     }
-    /* Add the other 64 keys: all of K S, and of q S the half of the tokens that this warp will store. */
-    const uint32_t mine = warp % 2 * 2;
-#pragma unroll
-    for (int n = 0; n < 4; n++) exchange[warp][n][lane] = make_float4(ks[n][0], ks[n][1], ks[n][2], ks[n][3]);
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        float theirs[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) theirs[i] = mine ? qs[n][i] : qs[n + 2][i];
-        exchange[warp][4 + n][lane] = make_float4(theirs[0], theirs[1], theirs[2], theirs[3]);
-    }
-    asm volatile("bar.sync %0, 64;" ::"r"(1 + warp / 2) : "memory"); /* the two warps of these values */
-    float o[2][4];
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const float4 x = exchange[warp ^ 1][n][lane]; /* addition commutes: both warps get the same bits */
-        ks[n][0] += x.x, ks[n][1] += x.y, ks[n][2] += x.z, ks[n][3] += x.w;
+        sm.part[half][part][n][lane] = make_float4(ks[n][0], ks[n][1], ks[n][2], ks[n][3]);
+        sm.part[half][part][4 + n][lane] = make_float4(qs[n][0], qs[n][1], qs[n][2], qs[n][3]);
     }
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory"); /* the four warps of these values */
+    float4 k = {0, 0, 0, 0}, q = {0, 0, 0, 0};
 #pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const float4 x = exchange[warp ^ 1][4 + n][lane];
-        float own[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) own[i] = mine ? qs[n + 2][i] : qs[n][i];
-        const float2 e = *(const float2 *)&s.decay[0][(mine + n) * 8 + t * 2];
-        o[n][0] = e.x * (own[0] + x.x), o[n][1] = e.y * (own[1] + x.y), o[n][2] = e.x * (own[2] + x.z), o[n][3] = e.y * (own[3] + x.w);
+    for (int j = 0; j < 4; j++) {
+        const float4 x = sm.part[half][j][part][lane], y = sm.part[half][j][4 + part][lane];
+        k.x += x.x, k.y += x.y, k.z += x.z, k.w += x.w;
+        q.x += y.x, q.y += y.y, q.z += y.z, q.w += y.w;
     }
-    /* V' = T (V − e^γ K S) */
+    const float2 e = *(const float2 *)&s.decay[0][tokens + t * 2];
+    const float *v = &s.value[tokens + t * 2][values + g];
+    const float r[4] = {v[0] - e.x * k.x, v[SCAN_VALUE] - e.y * k.y, v[8] - e.x * k.z, v[SCAN_VALUE + 8] - e.y * k.w};
+    float o[4] = {e.x * q.x, e.y * q.y, e.x * q.z, e.y * q.w};
+    as_operand(a, r);
+    sm.right[half][part][lane] = make_float4(a[0], a[1], a[2], a[3]);
+    const float whole = s.decay[0][CHUNK - 1];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) state[n][i] *= whole;
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+    /* V' = T (V − e^γ K S), in each of the four warps */
     float vp[4][4] = {};
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const float2 e = *(const float2 *)&s.decay[0][k * 8 + t * 2];
-        const float *v = &s.value[k * 8 + t * 2][values + g];
-        const float r[4] = {v[0] - e.x * ks[k][0], v[SCAN_VALUE] - e.y * ks[k][1], v[8] - e.x * ks[k][2],
-                            v[SCAN_VALUE + 8] - e.y * ks[k][3]};
-        as_operand(a, r);
+    for (int j = 0; j < 4; j++) {
+        const float4 x = sm.right[half][j][lane];
+        a[0] = x.x, a[1] = x.y, a[2] = x.z, a[3] = x.w;
 #pragma unroll
-        for (int n = k; n < 4; n++) { /* T is a lower triangle */
-            const float2 b = *(const float2 *)&s.solve[n * 8 + g][k * 8 + t * 2];
+        for (int n = j; n < 4; n++) { /* T is a lower triangle */
+            const float2 b = *(const float2 *)&s.solve[n * 8 + g][j * 8 + t * 2];
             mma_tf32(vp[n], a, b.x, b.y);
         }
     }
     /* o += P V';  S ← e^{γ_C} S + (e^{γ_C − γ} K)ᵀ V' */
-    const float whole = s.decay[0][CHUNK - 1];
 #pragma unroll
-    for (int n = 0; n < D / 16; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) state[n][i] *= whole;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        as_operand(a, vp[k]);
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const float2 b = *(const float2 *)&s.within[(mine + n) * 8 + g][k * 8 + t * 2];
-            mma_tf32(o[n], a, b.x, b.y);
-        }
-        const float2 e = *(const float2 *)&s.decay[1][k * 8 + t * 2];
-        const float d[4] = {vp[k][0] * e.x, vp[k][1] * e.y, vp[k][2] * e.x, vp[k][3] * e.y};
+    for (int j = 0; j < 4; j++) {
+        as_operand(a, vp[j]);
+        const float2 b = *(const float2 *)&s.within[tokens + g][j * 8 + t * 2];
+        mma_tf32(o, a, b.x, b.y);
+        const float2 f = *(const float2 *)&s.decay[1][j * 8 + t * 2];
+        const float d[4] = {vp[j][0] * f.x, vp[j][1] * f.y, vp[j][2] * f.x, vp[j][3] * f.y};
         as_operand(a, d);
 #pragma unroll
-        for (int n = 0; n < D / 16; n++)
-            mma_tf32(state[n], a, s.key[k * 8 + t * 2][keys + n * 8 + g], s.key[k * 8 + t * 2 + 1][keys + n * 8 + g]);
+        for (int n = 0; n < 4; n++)
+            mma_tf32(state[n], a, s.key[j * 8 + t * 2][keys + n * 8 + g], s.key[j * 8 + t * 2 + 1][keys + n * 8 + g]);
     }
 #pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t row = chunk * CHUNK + (mine + n) * 8 + t * 2 + i % 2;
-            if (row < job.rows)
-                job.s.mixed[(size_t)row * job.channels + (2 * job.w.key_heads + head) * D + slice * SLICE + values + g + i / 2 * 8] =
-                    o[n][i];
-        }
+    for (int i = 0; i < 4; i++) {
+        const uint32_t row = chunk * CHUNK + tokens + t * 2 + i % 2;
+        if (row < job.rows)
+            job.s.mixed[(size_t)row * job.channels + (2 * job.w.key_heads + head) * D + slice * SLICE + values + g + i / 2 * 8] = o[i];
+    }
 }
 
-/* stages: 2, where the next chunk loads during this one, or 1 on devices with little shared memory. */
-static __global__ void __launch_bounds__(SCAN_THREADS) gdn_scan(const __grid_constant__ gdn_chunk_job job, uint32_t stages) {
+/* stages: 3 or 2, where later chunks load during one, or 1 on devices with little shared memory.  One barrier a chunk says both that it
+ * has come and that the one before is done. */
+static __global__ void __launch_bounds__(SCAN_COMPUTE + SCAN_LOAD) gdn_scan(const __grid_constant__ gdn_chunk_job job, uint32_t stages) {
     extern __shared__ __align__(16) uint8_t raw[];
     scan_shared &sm = *(scan_shared *)raw;
     const uint32_t head = blockIdx.x / (D / SLICE), slice = blockIdx.x % (D / SLICE), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    /* state[n][i]: key 8n + 2t + i%2 of this warp's 64, value g + 8·(i/2) of its 16 */
-    const size_t at = (size_t)head * D * D + (warp % 2 * 64 + lane % 4 * 2) * D + slice * SLICE + warp / 2 * 16 + lane / 4;
-    float state[D / 16][4];
+    if (threadIdx.x >= SCAN_COMPUTE) {
+        for (uint32_t i = 0; i + 1 < stages; i++) {
+            if (i < job.chunks) scan_load(job, sm.stage[i], i, head, slice);
+            copy_commit();
+        }
+        for (uint32_t chunk = 0; chunk < job.chunks; chunk++) {
+            const uint32_t next = chunk + stages - 1;
+            if (stages == 1) {
+                __syncthreads();
+                scan_load(job, sm.stage[0], chunk, head, slice);
+                copy_commit();
+            }
+            if (stages == 3)
+                copy_wait<1>();
+            else
+                copy_wait<0>();
+            __syncthreads();
+            if (stages == 1) continue;
+            if (next < job.chunks) scan_load(job, sm.stage[next % stages], next, head, slice);
+            copy_commit();
+        }
+        return;
+    }
+    /* state[n][i]: key 8n + 2t + i%2 of this warp's 32, value g + 8·(i/2) of its 16 */
+    const size_t at = (size_t)head * D * D + (warp % 4 * 32 + lane % 4 * 2) * D + slice * SLICE + warp / 4 * 16 + lane / 4;
+    float state[4][4];
 #pragma unroll
-    for (int n = 0; n < D / 16; n++)
+    for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) state[n][i] = job.state_src ? job.state_src[at + (n * 8 + i % 2) * D + i / 2 * 8] : 0;
-    if (stages == 2) scan_load(job, sm.stage[0], 0, head, slice);
-    copy_commit();
 #pragma unroll 1
     for (uint32_t chunk = 0; chunk < job.chunks; chunk++) {
-        __syncthreads(); /* the chunk before is done: its stage and the exchange are free */
-        if (stages == 2) {
-            if (chunk + 1 < job.chunks) scan_load(job, sm.stage[(chunk + 1) % 2], chunk + 1, head, slice);
-            copy_commit();
-            copy_wait<1>();
-        } else {
-            scan_load(job, sm.stage[0], chunk, head, slice);
-            copy_commit();
-            copy_wait<0>();
-        }
+        if (stages == 1) __syncthreads();
         __syncthreads();
-        scan_chunk(job, sm.stage[chunk % stages], sm.exchange, state, chunk, head, slice);
+        scan_chunk(job, sm.stage[chunk % stages], sm, state, chunk, head, slice);
     }
 #pragma unroll
-    for (int n = 0; n < D / 16; n++)
+    for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) job.state_dst[at + (n * 8 + i % 2) * D + i / 2 * 8] = state[n][i];
 }
@@ -371,14 +372,14 @@ void cuda_gdn_prefill(const cuda_gdn_weights *w, const float *in, uint32_t in_st
     int device = 0, limit = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    const size_t two = sizeof(scan_shared) + sizeof(scan_stage);
-    const uint32_t stages = (size_t)limit >= two ? 2 : 1;
-    const size_t scan_bytes = stages == 2 ? two : sizeof(scan_shared);
+    uint32_t stages = 3;
+    while (stages > 1 && sizeof(scan_shared) + (stages - 1) * sizeof(scan_stage) > (size_t)limit) stages--;
+    const size_t scan_bytes = sizeof(scan_shared) + (stages - 1) * sizeof(scan_stage);
     cudaFuncSetAttribute(gdn_chunks, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(chunk_shared));
     cudaFuncSetAttribute(gdn_scan, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_bytes);
     const uint32_t per_block = CONV_THREADS / 32;
     gdn_conv<<<dim3((rows + CONV_ROWS - 1) / CONV_ROWS, (heads + per_block - 1) / per_block), CONV_THREADS, 0, stream>>>(job);
     gdn_chunks<<<dim3(chunks, w->key_heads), CHUNK_THREADS, sizeof(chunk_shared), stream>>>(job);
-    gdn_scan<<<w->value_heads *(D / SLICE), SCAN_THREADS, scan_bytes, stream>>>(job, stages);
+    gdn_scan<<<w->value_heads *(D / SLICE), SCAN_COMPUTE + SCAN_LOAD, scan_bytes, stream>>>(job, stages);
     gdn_gate<<<(rows * w->value_heads + GATE_THREADS / 32 - 1) / (GATE_THREADS / 32), GATE_THREADS, 0, stream>>>(job);
 }

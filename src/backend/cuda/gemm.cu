@@ -9,18 +9,22 @@ static void launch(const gemm_job *job, bool pairs, cudaStream_t stream) {
     }
 }
 
-/* The widest tiles that give every multiprocessor one; wide tiles turn codes into bf16 less often. */
+/* Chooses the width of tiles.  A step of a tile takes about 500 + 10·width cycles (codes, then products; H200), and all multiprocessors
+ * work in rounds. */
 static void spread_rows(gemm_job *job, uint32_t rows) {
-    static const uint32_t widths[] = {128, 64, 32, 16};
+    static const uint32_t widths[] = {128, 96, 64, 32, 16};
     int device = 0, processors = 1;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     job->rows = rows;
-    for (unsigned i = 0; i < 4; i++) {
+    uint64_t least = UINT64_MAX;
+    for (unsigned i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const uint64_t tiles = (uint64_t)((rows + widths[i] - 1) / widths[i]) * job->output_tiles,
+                       cycles = (tiles + (uint64_t)processors - 1) / (uint64_t)processors * (500 + 10 * widths[i]);
+        if (cycles >= least) continue;
+        least = cycles;
         job->width = widths[i];
-        if ((uint64_t)((rows + widths[i] - 1) / widths[i]) * job->output_tiles * 10 >= (uint64_t)processors * 9) break;
     }
-    while (job->width > 16 && job->width / 2 >= rows) job->width /= 2;
 }
 
 static gemm_job dense(const cuda_mat *w, const uint16_t *x, uint32_t x_stride, gemm_store store, void *out, uint32_t out_stride,

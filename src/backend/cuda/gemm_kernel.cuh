@@ -33,11 +33,12 @@ DEVICE gemm_tile gemm_tile_at(const gemm_job &job, uint32_t tile) {
     return {p.x, output, p.y, p.z, p.w};
 }
 
-/* Fills slots, one step after the other, tile after tile of this block. */
+/* Fills slots, one step after the other, tile after tile of this block.  Rows behind a tile's last are not loaded: whatever stands there
+ * reaches only sums that are not stored. */
 template <int BITS, bool PAIRS> struct gemm_loader {
     const uint8_t *code[2];
     const uint32_t *scale;
-    uint32_t row[4]; /* element offsets of the activations' rows */
+    uint32_t row[PAIRS ? 4 : 1]; /* element offsets of this thread's rows: listed ones with pairs only */
     uint32_t tile, tiles, step, steps, rows;
 
     __device__ __forceinline__ void begin(const gemm_job &job) {
@@ -54,12 +55,14 @@ template <int BITS, bool PAIRS> struct gemm_loader {
             code[h] = (const uint8_t *)w.codes + at * gemm_slot<BITS>::tile + lane * 16;
             if (BITS < 16 && lane / 16 == (uint32_t)h) scale = w.scales + at * subs * 16 + lane % 16 * 4;
         }
-        rows = t.width;
+        rows = t.count;
+        row[0] = (t.first + threadIdx.x / 8) * job.x_stride;
+        if (PAIRS && job.place)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t n = threadIdx.x / 8 + 32 * i, at = t.first + min(n, t.count - 1);
-            row[i] = (job.place ? job.place[at] / job.top_k : at) * job.x_stride;
-        }
+            for (int i = 0; i < 4; i++) row[i] = job.place[t.first + min(threadIdx.x / 8 + 32 * i, t.count - 1)] / job.top_k * job.x_stride;
+        else if (PAIRS)
+#pragma unroll
+            for (int i = 1; i < 4; i++) row[i] = row[0] + 32 * i * job.x_stride;
     }
 
     __device__ __forceinline__ void load(const gemm_job &job, uint32_t slot) {
@@ -82,7 +85,8 @@ template <int BITS, bool PAIRS> struct gemm_loader {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const uint32_t n = threadIdx.x / 8 + 32 * i;
-                if (n < rows) copy_async(slot + swizzled(n, chunk), job.x + row[i] + from, left);
+                const uint32_t at = PAIRS ? row[i] : row[0] + 32 * i * job.x_stride;
+                if (n < rows) copy_async(slot + swizzled(n, chunk), job.x + at + from, left);
             }
             if (++step == steps) {
                 tile += gridDim.x;
@@ -146,10 +150,11 @@ template <int BITS> struct gemm_codes {
     }
 };
 
+/* One step: `load_next` enqueues the loads of a later one where that delays the products least. */
 #if GEMM_WGMMA
-/* One step.  The products of one part of it run while the next part's fragments are made. */
-template <int BITS, int N>
-DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate) {
+/* The products of one part of the step run while the next part's fragments are made. */
+template <int BITS, int N, typename F>
+DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate, F load_next) {
     gemm_codes<BITS> codes[2];
     const uint64_t b = wgmma_descriptor(slot_address, 0, 1024);
     uint32_t a[2][2][2][4]; /* [part][half][k16] */
@@ -163,12 +168,14 @@ DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot
 #pragma unroll
             for (int h = 0; h < 2; h++) wgmma_bf16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);
         wgmma_commit();
+        if (part == 1) load_next();
         wgmma_wait<1>(); /* the part before has been read */
     }
 }
 #else
-template <int BITS, int N>
-DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate) {
+template <int BITS, int N, typename F>
+DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate, F load_next) {
+    load_next();
     const uint32_t lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, chunk = lane / 8 % 2;
     gemm_codes<BITS> codes[2];
     if (!accumulate)
@@ -195,40 +202,43 @@ DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot
 }
 #endif
 
-/* Sums of one half: element (output 16·warp + g or + 8, row 8·n + 2t or + 1) as f32. */
-template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile &t, int half, const float (&sum)[N / 2]) {
+/* Sums of one half: element (output 16·warp + g or + 8, row 8·n + 2t or + 1) as f32.  What is added to is read first, all of it: a load
+ * behind a store that may alias it would wait for the load before. */
+template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile &t, int half, float (&sum)[N / 2]) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, output = t.output * 256 + half * 128 + warp * 16 + lane / 4;
-    float *out = (float *)job.out;
+    float *const out = (float *)job.out + (uint64_t)(t.first + lane % 4 * 2) * job.out_stride + output;
+    const auto each = [&](auto use) {
+        float *at = out;
 #pragma unroll
-    for (int n = 0; n < N / 8; n++)
+        for (int n = 0; n < N / 8; n++, at += 8 * (uint64_t)job.out_stride)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t row = n * 8 + lane % 4 * 2 + i % 2, o = output + i / 2 * 8;
-            if (row >= t.count || o >= job.w[0].rows) continue;
-            float *to = out + (uint64_t)(t.first + row) * job.out_stride + o;
-            float v = sum[n * 4 + i];
-            if (job.store == GEMM_ADD_SCALED_F32) v *= job.scale[t.first + row];
-            *to = job.store == GEMM_STORE_F32 ? v : *to + v;
-        }
+            for (int i = 0; i < 4; i++) {
+                const uint32_t row = n * 8 + lane % 4 * 2 + i % 2;
+                if (row < t.count && output + i / 2 * 8 < job.w[0].rows)
+                    use(at + i % 2 * job.out_stride + i / 2 * 8, sum[n * 4 + i], t.first + row);
+            }
+    };
+    if (job.store == GEMM_ADD_F32) each([](const float *at, float &v, uint32_t) { v += *at; });
+    if (job.store == GEMM_ADD_SCALED_F32) each([&](const float *at, float &v, uint32_t row) { v = v * job.scale[row] + *at; });
+    each([](float *at, float v, uint32_t) { *at = v; });
 }
 
 /* Stores values of one half as bf16.  Fragments are transposed in registers, and pairs of lanes trade blocks of 8 outputs, so that each
  * lane has four consecutive outputs and four lanes the 32 bytes of one row. */
 template <int N> DEVICE void gemm_store_bf16(const gemm_job &job, const gemm_tile &t, uint32_t output, const float (&v)[N / 2]) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane & 1, o = output + warp * 16 + odd * 8 + (lane & 2) * 2;
-    uint16_t *out = (uint16_t *)job.out;
+    uint16_t *out = (uint16_t *)job.out + (uint64_t)(t.first + lane / 4) * job.out_stride + o;
 #pragma unroll
-    for (int n = 0; n < N / 8; n++) {
+    for (int n = 0; n < N / 8; n++, out += 8 * (uint64_t)job.out_stride) {
         const uint32_t first = transpose8(pack_bf16(v[n * 4], v[n * 4 + 1])), second = transpose8(pack_bf16(v[n * 4 + 2], v[n * 4 + 3]));
         const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, odd ? first : second, 1);
         const uint2 four = odd ? make_uint2(other, second) : make_uint2(first, other);
         const uint32_t row = n * 8 + lane / 4;
         if (row >= t.count || o >= job.w[0].rows) continue;
-        uint16_t *to = out + (uint64_t)(t.first + row) * job.out_stride + o;
         if (o + 4 <= job.w[0].rows) {
-            *(uint2 *)to = four;
+            *(uint2 *)out = four;
         } else {
-            for (uint32_t i = 0; o + i < job.w[0].rows; i++) to[i] = (uint16_t)((i < 2 ? four.x : four.y) >> 16 * (i & 1));
+            for (uint32_t i = 0; o + i < job.w[0].rows; i++) out[i] = (uint16_t)((i < 2 ? four.x : four.y) >> 16 * (i & 1));
         }
     }
 }
@@ -245,8 +255,8 @@ DEVICE void gemm_run(const gemm_job &job, const gemm_tile &t, gemm_loader<BITS, 
         __syncthreads();
         uint32_t next = slot + R::ahead;
         next -= next >= R::slots ? R::slots : 0;
-        loader.load(job, base + next * gemm_slot<BITS>::bytes);
-        gemm_step<BITS, N>(sum, ring + slot * gemm_slot<BITS>::bytes, base + slot * gemm_slot<BITS>::bytes, subs, k > 0);
+        gemm_step<BITS, N>(sum, ring + slot * gemm_slot<BITS>::bytes, base + slot * gemm_slot<BITS>::bytes, subs, k > 0,
+                           [&] { loader.load(job, base + next * gemm_slot<BITS>::bytes); });
         slot = slot + 1 == R::slots ? 0 : slot + 1;
     }
 #if GEMM_WGMMA
