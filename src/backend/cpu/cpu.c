@@ -44,6 +44,7 @@ static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, u
     const uint64_t conv = take(&at, (uint64_t)n->rows * shape_conv_channels(s) * 4);
     const uint64_t alpha = take(&at, (uint64_t)n->rows * s->gdn_value_heads * 4);
     const uint64_t beta = take(&at, (uint64_t)n->rows * s->gdn_value_heads * 4);
+    const uint64_t down = take(&at, (uint64_t)CPU_FEW_ROWS * (s->top_k + 1) * s->hidden * 4);
     const uint64_t list = take(&at, places * 4);
     const uint64_t rows_of = take(&at, places * 4);
     const uint64_t first = take(&at, ((uint64_t)s->experts + 1) * 4);
@@ -63,6 +64,7 @@ static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, u
     c->conv = (float *)(void *)(base + conv);
     c->alpha = (float *)(void *)(base + alpha);
     c->beta = (float *)(void *)(base + beta);
+    c->down = (float *)(void *)(base + down);
     c->list = (uint32_t *)(void *)(base + list);
     c->rows_of = (uint32_t *)(void *)(base + rows_of);
     c->first = (uint32_t *)(void *)(base + first);
@@ -231,6 +233,8 @@ static const calla_optimization optimizations[CPU_OPTIMIZATIONS + 1] = {
     [CPU_EXPERT_GROUPING] = {"expert-grouping",
                              "rows that chose the same expert share its weights; off: each row's experts are computed alone"},
     [CPU_KV_SHARING] = {"kv-sharing", "the query heads of a group share each row of K and V; off: each head reads them for itself"},
+    [CPU_DELTA_CHUNKS] = {"delta-chunks", "the delta rule takes some rows of a prompt together; off: one after the other"},
+    [CPU_LAST_ROWS] = {"last-rows", "the last layer computes only rows whose logits are wanted; off: all rows"},
     [CPU_SPLIT_ATTENTION] = {"split-attention", "a long context is split over threads; off: one thread attends to all of a head's"},
 };
 

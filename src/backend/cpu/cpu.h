@@ -12,7 +12,14 @@
 enum { CPU_MAX_COLS = 8192 /* inputs of a matrix: one widened row stands on the stack */ };
 
 /* What --without turns off, in the order of the table's list. */
-typedef enum cpu_optimization { CPU_EXPERT_GROUPING, CPU_KV_SHARING, CPU_SPLIT_ATTENTION, CPU_OPTIMIZATIONS } cpu_optimization;
+typedef enum cpu_optimization {
+    CPU_EXPERT_GROUPING,
+    CPU_KV_SHARING,
+    CPU_SPLIT_ATTENTION,
+    CPU_DELTA_CHUNKS,
+    CPU_LAST_ROWS,
+    CPU_OPTIMIZATIONS
+} cpu_optimization;
 
 typedef struct cpu_scratch { /* views into BUF_SCRATCH */
     cpu_x input;             /* [rows] of up to max(H, mixer out values): normed residual, or the gated mixer output */
@@ -23,6 +30,7 @@ typedef struct cpu_scratch { /* views into BUF_SCRATCH */
     float *router;           /* [rows][experts] */
     float *conv;             /* [rows][conv channels] after the convolution */
     float *alpha, *beta;     /* [value heads][rows] */
+    float *down;             /* [CPU_FEW_ROWS·(top_k + 1)][H]: each place through its expert, and behind them the shared expert's rows */
     uint32_t *list;          /* [rows·top_k]: places row·top_k + i ordered by expert, and ascending within */
     uint32_t *rows_of;       /* [rows·top_k]: the rows of these places */
     uint32_t *first;         /* [experts + 1]: where an expert's places begin in list */
@@ -66,8 +74,10 @@ typedef struct cpu_linear { /* out[r][o] = or += Σ_k W[o][k] x[r][k] for all ro
 } cpu_linear;
 
 /* Runs up to CPU_MAX_JOBS matrices in one meeting of the pool. */
-enum { CPU_MAX_JOBS = 8, CPU_TASK_OUTPUTS = 4 * CPU_PANEL };
+enum { CPU_MAX_JOBS = 8, CPU_TASK_OUTPUTS = 4 * CPU_PANEL, CPU_FEW_ROWS = 4 /* so few that a matrix is memory, not arithmetic */ };
 void cpu_run_linear(backend *b, const cpu_linear *jobs, uint32_t n);
+/* Consecutive outputs of one task where `matrices` of m's form meet `rows` rows each; a multiple of CPU_PANEL. */
+uint32_t cpu_task_outputs(const backend *b, const weight_mat *m, uint64_t matrices, uint32_t rows);
 /* One panel on the calling thread: acc[i][j] for outputs first … first + count - 1 and n rows of x (list as in cpu_kernels). */
 void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
                uint32_t n, float *acc);

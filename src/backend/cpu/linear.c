@@ -1,7 +1,13 @@
-/* linear.c: matrices over the pool: jobs cut into tasks of 64 outputs, each computed in panels of 16. */
+/* linear.c: matrices over the pool: jobs cut into tasks of consecutive outputs, each computed in panels of 16.
+ *
+ * With few rows a task is memory being read, and the kernels fetch ahead of themselves: a task of TASK_BYTES spends little of its time on
+ * the first of them, which nothing fetched, and little of what the last ones fetch is for another thread.  With many rows a task is
+ * arithmetic, and 64 outputs of it are plenty. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+
+enum { TASK_BYTES = 128 << 10, TASKS_PER_THREAD = 4 };
 
 void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows) {
     x->plain = plain;
@@ -43,9 +49,17 @@ void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t f
         panel_plain(b, m, which, first, count, x, list, n, acc);
 }
 
+uint32_t cpu_task_outputs(const backend *b, const weight_mat *m, uint64_t matrices, uint32_t rows) {
+    if (rows > CPU_FEW_ROWS) return CPU_TASK_OUTPUTS;
+    const uint64_t share = matrices * m->rows / (TASKS_PER_THREAD * (uint64_t)pool_threads(b->pool)),
+                   most = TASK_BYTES / weight_row_bytes(m), n = share < most ? share : most;
+    return n < CPU_PANEL ? CPU_PANEL : (uint32_t)n / CPU_PANEL * CPU_PANEL;
+}
+
 typedef struct linear_run {
     backend *b;
     const cpu_linear *jobs;
+    uint32_t outputs[CPU_MAX_JOBS]; /* of one task */
     uint32_t first_task[CPU_MAX_JOBS + 1];
 } linear_run;
 
@@ -55,8 +69,8 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
     while (task >= run->first_task[i + 1]) i++;
     const cpu_linear *job = &run->jobs[i];
     float *acc = cpu_thread_scratch(run->b, thread);
-    uint32_t o = (task - run->first_task[i]) * CPU_TASK_OUTPUTS;
-    const uint32_t end = job->m->rows - o < CPU_TASK_OUTPUTS ? job->m->rows : o + CPU_TASK_OUTPUTS;
+    uint32_t o = (task - run->first_task[i]) * run->outputs[i];
+    const uint32_t end = job->m->rows - o < run->outputs[i] ? job->m->rows : o + run->outputs[i];
     for (; o < end; o += CPU_PANEL) {
         const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
         cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, job->x->rows, acc);
@@ -73,7 +87,9 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
 
 void cpu_run_linear(backend *b, const cpu_linear *jobs, uint32_t n) {
     linear_run run = {.b = b, .jobs = jobs};
-    for (uint32_t i = 0; i < n; i++)
-        run.first_task[i + 1] = run.first_task[i] + (jobs[i].m->rows + CPU_TASK_OUTPUTS - 1) / CPU_TASK_OUTPUTS;
+    for (uint32_t i = 0; i < n; i++) {
+        run.outputs[i] = cpu_task_outputs(b, jobs[i].m, 1, jobs[i].x->rows);
+        run.first_task[i + 1] = run.first_task[i] + (jobs[i].m->rows + run.outputs[i] - 1) / run.outputs[i];
+    }
     pool_run(b->pool, linear_task, &run, run.first_task[n]);
 }

@@ -1,8 +1,9 @@
 /* moe.c: router, experts and the shared expert (docs/model.md, "MoE").
  *
- * Rows are grouped by the experts they chose, and each expert's weights are read once a batch.  Gate, up and SwiGLU are one task of 64
- * values of one expert.  On the way out a task owns 64 values of the hidden state of every row and adds the experts to them in order of
- * index, the shared expert last: nobody else writes there, and the order never changes. */
+ * Rows are grouped by the experts they chose, and each expert's weights are read once a batch.  Gate, up and SwiGLU are one task of some
+ * values of one expert.  On the way out the experts are added in order of index, the shared expert last, always.  With many rows a task
+ * owns 16 values of the hidden state of every row and passes all experts over them.  With few rows that would read the weights in
+ * scraps of 16 outputs; there a task is many outputs of one expert, kept apart until all are there. */
 #include <math.h>
 #include <string.h>
 
@@ -117,13 +118,60 @@ static void ready_task(void *context, uint32_t place, uint32_t thread) {
 void cpu_expert_in(backend *b, uint32_t layer) {
     const model_shape *s = b->s;
     uint32_t active[MAX_EXPERTS];
-    moe_run run = {.b = b, .l = &b->w->layer[layer], .task_outputs = CPU_TASK_OUTPUTS};
+    moe_run run = {
+        .b = b,
+        .l = &b->w->layer[layer],
+    };
     if (cpu_does(b, CPU_EXPERT_GROUPING)) run.expert = active;
     run.active = run.expert ? group_rows(b, active) : list_places(b);
+    run.task_outputs = cpu_task_outputs(b, &run.l->expert_gate, run.active, b->batch->rows);
     run.tasks_per_expert = (s->expert_width + run.task_outputs - 1) / run.task_outputs;
     pool_run(b->pool, expert_in_task, &run, run.active * run.tasks_per_expert);
     cpu_x_shape(&b->scratch.experts, b->buf[BUF_EXPERT], s->expert_width, s->expert_width, b->batch->rows * s->top_k);
-    pool_run(b->pool, ready_task, &run, b->batch->rows * s->top_k);
+    if (b->batch->rows <= CPU_FEW_ROWS) /* less work than a meeting of the threads */
+        for (uint32_t p = 0; p < b->batch->rows * s->top_k; p++) ready_task(&run, p, 0);
+    else
+        pool_run(b->pool, ready_task, &run, b->batch->rows * s->top_k);
+}
+
+/* Some outputs of one expert, or behind them all of the shared one. */
+static void few_out_task(void *context, uint32_t task, uint32_t thread) {
+    const moe_run *run = context;
+    backend *b = run->b;
+    const uint32_t H = b->s->hidden, a = task / run->tasks_per_expert;
+    const bool shared = a == run->active;
+    uint32_t begin = b->batch->rows * b->s->top_k, n = b->batch->rows, e = 0, o = task % run->tasks_per_expert * run->task_outputs;
+    if (!shared) e = group_of(run, a, &begin, &n);
+    const uint32_t end = H - o < run->task_outputs ? H : o + run->task_outputs, *places = shared ? NULL : b->scratch.list + begin;
+    float *acc = cpu_thread_scratch(b, thread);
+    for (; o < end; o += CPU_PANEL) {
+        const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
+        if (shared)
+            cpu_panel(b, &run->l->shared_down, 0, o, count, &b->scratch.shared, NULL, n, acc);
+        else
+            cpu_panel(b, &run->l->expert_down, e, o, count, &b->scratch.experts, places, n, acc);
+        for (uint32_t i = 0; i < n; i++) /* by position in the list: each row's experts stand in order there */
+            memcpy(b->scratch.down + (size_t)(begin + i) * H + o, acc + (size_t)i * CPU_PANEL, count * sizeof *acc);
+    }
+}
+
+static void few_out_sum(backend *b) {
+    const uint32_t H = b->s->hidden, K = b->s->top_k, rows = b->batch->rows;
+    const float *route = b->buf[BUF_ROUTE_WEIGHT], *gate = shared_gate_values(b);
+    enum { BLOCK = 256 };
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t o = 0; o < H; o += BLOCK) {
+            const uint32_t count = H - o < BLOCK ? H - o : BLOCK;
+            float sum[BLOCK] = {0}, *to = (float *)b->buf[BUF_RESIDUAL] + (size_t)r * H + o;
+            for (uint32_t i = 0; i < rows * K; i++) {
+                const uint32_t place = b->scratch.list[i];
+                if (place / K != r) continue;
+                const float w = route[place], *in = b->scratch.down + (size_t)i * H + o;
+                for (uint32_t j = 0; j < count; j++) sum[j] += w * in[j];
+            }
+            const float *in = b->scratch.down + (size_t)(rows * K + r) * H + o;
+            for (uint32_t j = 0; j < count; j++) to[j] += sum[j] + gate[r] * in[j];
+        }
 }
 
 static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
@@ -160,5 +208,12 @@ void cpu_expert_out(backend *b, uint32_t layer) {
         run.active = b->batch->rows * b->s->top_k;
     for (uint32_t e = 0; run.expert && e < b->s->experts; e++)
         if (b->scratch.first[e + 1] > b->scratch.first[e]) active[run.active++] = e;
-    pool_run(b->pool, expert_out_task, &run, (b->s->hidden + CPU_PANEL - 1) / CPU_PANEL);
+    if (b->batch->rows > CPU_FEW_ROWS) {
+        pool_run(b->pool, expert_out_task, &run, (b->s->hidden + CPU_PANEL - 1) / CPU_PANEL);
+        return;
+    }
+    run.task_outputs = cpu_task_outputs(b, &run.l->expert_down, run.active + 1, b->batch->rows);
+    run.tasks_per_expert = (b->s->hidden + run.task_outputs - 1) / run.task_outputs;
+    pool_run(b->pool, few_out_task, &run, (run.active + 1) * run.tasks_per_expert);
+    few_out_sum(b);
 }
