@@ -244,35 +244,48 @@ static void test_activations(void **state) {
     }
 }
 
+/* form 0: random rows; 1: all keys equal, of length 1, and β = 1; 2: the state forgotten at once, or never */
+static void check_delta(uint32_t rows, int form, bool in_place, bool recurrent) {
+    enum { D = GDN_HEAD_DIM, ROWS = 70, STRIDE = D + 3 };
+    static double S[D][D];
+    const size_t strided = (rows - 1) * STRIDE + D;
+    float *src = guard_alloc(D * D * 4, GUARD_AFTER), *dst = in_place ? src : guard_alloc(D * D * 4, GUARD_AFTER),
+          *once = guard_alloc(D * D * 4, GUARD_AFTER), *q = guard_alloc(rows * D * 4, GUARD_AFTER),
+          *kk = guard_alloc(rows * D * 4, GUARD_AFTER), *v = guard_alloc(strided * 4, GUARD_AFTER),
+          *out = guard_alloc(strided * 4, GUARD_AFTER), *one = guard_alloc(D * 4, GUARD_AFTER), alpha[ROWS], beta[ROWS];
+    for (int i = 0; i < D * D; i++) S[i / D][i % D] = (double)(once[i] = src[i] = uniform(1));
+    for (uint32_t i = 0; i < rows * D; i++) q[i] = uniform(0.15f), kk[i] = form == 1 ? 0.08838834764831845f : uniform(0.15f);
+    for (size_t i = 0; i < strided; i++) v[i] = uniform(1);
+    for (uint32_t t = 0; t < rows; t++) alpha[t] = form == 2 ? (float)(t % 3 != 0) : 0.9f + uniform(0.1f);
+    for (uint32_t t = 0; t < rows; t++) beta[t] = form == 1 ? 1 : 0.5f + uniform(0.5f);
+    k->mixer->delta(src, dst, q, kk, v, STRIDE, alpha, beta, out, STRIDE, rows, recurrent);
+    for (uint32_t t = 0; t < rows; t++) {
+        for (int j = 0; j < D; j++) {
+            double kv = 0, o = 0, magnitude = 0;
+            for (int i = 0; i < D; i++) kv += (double)kk[t * D + i] * (S[i][j] *= (double)alpha[t]);
+            const double u = (double)beta[t] * ((double)v[t * STRIDE + j] - kv);
+            for (int i = 0; i < D; i++) {
+                S[i][j] += (double)kk[t * D + i] * u;
+                o += (double)q[t * D + i] * S[i][j], magnitude += fabs((double)q[t * D + i] * S[i][j]);
+            }
+            assert_close((double)out[t * STRIDE + j], o, 2 * D, magnitude + 1);
+        }
+        if (!recurrent) continue;
+        k->mixer->delta(once, once, q + t * D, kk + t * D, v, STRIDE, alpha + t, beta + t, one, D, 0, true); /* no row, no effect */
+        k->mixer->delta(once, once, q + t * D, kk + t * D, v + t * STRIDE, STRIDE, alpha + t, beta + t, one, D, 1, true);
+        assert_true(!memcmp(one, out + t * STRIDE, D * sizeof *one)); /* alone as among others */
+    }
+    for (int i = 0; i < D * D; i++) assert_close((double)dst[i], S[i / D][i % D], 2 * D, fabs(S[i / D][i % D]) + 1);
+    if (recurrent) assert_true(!memcmp(once, dst, D * D * sizeof *dst));
+    guard_free_all();
+}
+
 static void test_delta(void **state) {
     (void)state;
-    enum { D = GDN_HEAD_DIM, ROWS = 5, STRIDE = D + 3 };
-    for (uint32_t rows = 1; rows <= ROWS; rows++)
-        for (int in_place = 0; in_place < 2; in_place++) {
-            static double S[D][D];
-            float *src = guard_alloc(D * D * 4, GUARD_AFTER), *dst = in_place ? src : guard_alloc(D * D * 4, GUARD_AFTER),
-                  *q = guard_alloc(rows * D * 4, GUARD_AFTER), *kk = guard_alloc(rows * D * 4, GUARD_AFTER),
-                  *v = guard_alloc(((rows - 1) * STRIDE + D) * 4, GUARD_AFTER),
-                  *out = guard_alloc(((rows - 1) * STRIDE + D) * 4, GUARD_AFTER), alpha[ROWS], beta[ROWS];
-            for (int i = 0; i < D * D; i++) S[i / D][i % D] = (double)(src[i] = uniform(1));
-            for (uint32_t i = 0; i < rows * D; i++) q[i] = uniform(0.15f), kk[i] = uniform(0.15f);
-            for (uint32_t i = 0; i < (rows - 1) * STRIDE + D; i++) v[i] = uniform(1);
-            for (uint32_t t = 0; t < rows; t++) alpha[t] = 0.9f + uniform(0.1f), beta[t] = 0.5f + uniform(0.5f);
-            k->mixer->delta(src, dst, q, kk, v, STRIDE, alpha, beta, out, STRIDE, rows);
-            for (uint32_t t = 0; t < rows; t++)
-                for (int j = 0; j < D; j++) {
-                    double kv = 0, o = 0, magnitude = 0;
-                    for (int i = 0; i < D; i++) kv += (double)kk[t * D + i] * (S[i][j] *= (double)alpha[t]);
-                    const double u = (double)beta[t] * ((double)v[t * STRIDE + j] - kv);
-                    for (int i = 0; i < D; i++) {
-                        S[i][j] += (double)kk[t * D + i] * u;
-                        o += (double)q[t * D + i] * S[i][j], magnitude += fabs((double)q[t * D + i] * S[i][j]);
-                    }
-                    assert_close((double)out[t * STRIDE + j], o, 2 * D, magnitude + 1);
-                }
-            for (int i = 0; i < D * D; i++) assert_close((double)dst[i], S[i / D][i % D], 2 * D, fabs(S[i / D][i % D]) + 1);
-            guard_free_all();
-        }
+    static const uint32_t rows[] = {1, 2, 3, 4, 5, 8, 33, 70};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (int form = 0; form < 3; form++)
+            for (int how = 0; how < 4; how++) check_delta(rows[r], form, how & 1, how & 2);
 }
 
 /* A block of the cache with n rows of random values, which are returned as the kernels see them.  Memory ends where the block does, or in

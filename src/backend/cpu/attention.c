@@ -33,7 +33,7 @@ void cpu_attention_in(backend *b, uint32_t layer) {
     cpu_norm_input(b, &l->norm_mixer, b->scratch.normed);
     const cpu_x *x = &b->scratch.input;
     const cpu_linear jobs[] = {{&l->k, x, k, stride, CPU_STORE}, {&l->v, x, v, stride, CPU_STORE}, {&l->q, x, q, stride, CPU_STORE}};
-    if (layer + 1 < s->layers || !b->batch->last) {
+    if (layer + 1 < s->layers || !b->batch->last || !cpu_does(b, CPU_LAST_ROWS)) {
         cpu_run_linear(b, jobs, 3);
         return;
     }

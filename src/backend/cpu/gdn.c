@@ -105,7 +105,7 @@ static void gdn_task(void *context, uint32_t task, uint32_t thread) {
         if (!state_in) memset(to, 0, (size_t)D * D * sizeof *to);
         b->k->mixer->delta(state_in ? state_in + (size_t)v * D * D : to, to, q, k, y + (size_t)(2 * keys + v) * D, C, alpha, beta,
                            (float *)b->buf[BUF_MIXER_OUT] + (size_t)seg->first_row * shape_mixer_out_values(s) + (size_t)v * D,
-                           shape_mixer_out_values(s), seg->rows);
+                           shape_mixer_out_values(s), seg->rows, b->limits.deterministic || !cpu_does(b, CPU_DELTA_CHUNKS));
     }
 }
 

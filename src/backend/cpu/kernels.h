@@ -28,9 +28,10 @@ typedef struct cpu_x {
 
 typedef struct cpu_mixers {
     /* `rows` steps of the delta rule of one head: S ← αS; u = β(v − kᵀS); S ← S + k uᵀ; o = qᵀS.  The state is read from src and left
-     * in dst [128 key][128 value] (they may be the same).  q, k [rows][128]; v, out: rows at a stride. */
+     * in dst [128 key][128 value] (they may be the same).  q, k [rows][128]; v, out: rows at a stride.  recurrent: a row's bits do not depend on how many there
+     * are; else some rows may be taken together, which is faster. */
     void (*delta)(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
-                  const float *beta, float *out, size_t out_stride, uint32_t rows);
+                  const float *beta, float *out, size_t out_stride, uint32_t rows, bool recurrent);
     /* scores[h][t] = q_h · k_t for h < heads, t < n; k: a block of the cache (kv_block_bytes), q at q_stride.  ahead: the block that
      * will be asked for next, or NULL.  Each score, and each sum of values, is the same whatever n and heads are. */
     void (*attend_scores)(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, calla_kv kv, uint32_t n, float *scores,

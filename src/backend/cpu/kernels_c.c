@@ -51,7 +51,8 @@ static void sigmoid_mul_c(float *a, const float *b, uint32_t n) {
 }
 
 static void delta_c(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
-                    const float *beta, float *out, size_t out_stride, uint32_t rows) {
+                    const float *beta, float *out, size_t out_stride, uint32_t rows, bool recurrent) {
+    (void)recurrent; /* it always is */
     for (uint32_t t = 0; t < rows; t++, q += D, k += D, v += v_stride, out += out_stride, src = dst) {
         float u[D] = {0}, o[D] = {0};
         for (uint32_t i = 0; i < D; i++)

@@ -8,7 +8,7 @@
  *   v_exp                    with a relative error under 2e-7
  *   v_sum; v_sums            the sum of the lanes of one vector; of LANES vectors, as one
  *   v_prefetch, v_prefetch_far   a cache line to the first, or the second cache
- *   DELTA_VECS, SUMS (16 or 8, and a multiple of LANES), VALUE_VECS   tiles that fill the registers, see where they are used
+ *   DELTA_VECS, CHUNK, CHUNK_VECS, SUMS (16 or 8, and a multiple of LANES), VALUE_VECS   tiles that fill the registers, see where they are used
  *   MIXER(name)              the name that a function has outside
  * What is a loop over a constant here is unrolled there. */
 #include <stdint.h>
@@ -65,36 +65,108 @@ INLINE float dot_head(const float *a, const float *b) { /* of 128 */
     return v_sum(v_add(v_add(s[0], s[1]), v_add(s[2], s[3])));
 }
 
-/* DELTA_VECS vectors of columns of the state at a time (16 or 32 KB), so that they stay in L1 through all rows and their sums in
- * registers.  o = qᵀS_new = α qᵀS + (q·k) u, so one pass reads for both products and one pass writes. */
-static void delta(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
-                  const float *beta, float *out, size_t out_stride, uint32_t rows) {
-    for (uint32_t c = 0; c < D; c += DELTA_VECS * LANES) {
-        const float *from = src + c;
-        for (uint32_t t = 0; t < rows; t++, from = dst + c) {
-            const float *qt = q + (size_t)t * D, *kt = k + (size_t)t * D;
-            vec kv[DELTA_VECS], qv[DELTA_VECS];
-            for (uint32_t j = 0; j < DELTA_VECS; j++) kv[j] = qv[j] = v_set(0);
-            for (uint32_t i = 0; i < D; i++) {
-                const vec ki = v_set(kt[i]), qi = v_set(qt[i]);
-                for (uint32_t j = 0; j < DELTA_VECS; j++) {
-                    const vec s = v_load(from + (size_t)i * D + j * LANES);
-                    kv[j] = v_fma(ki, s, kv[j]);
-                    qv[j] = v_fma(qi, s, qv[j]);
-                }
-            }
-            const vec a = v_set(alpha[t]), b = v_set(beta[t]), qk = v_set(dot_head(qt, kt));
-            for (uint32_t j = 0; j < DELTA_VECS; j++) {
-                kv[j] = v_mul(b, v_fnma(a, kv[j], v_load(v + t * v_stride + c + j * LANES)));
-                v_store(out + t * out_stride + c + j * LANES, v_fma(qk, kv[j], v_mul(a, qv[j])));
-            }
-            for (uint32_t i = 0; i < D; i++) {
-                const vec ki = v_set(kt[i]);
-                for (uint32_t j = 0; j < DELTA_VECS; j++)
-                    v_store(dst + c + (size_t)i * D + j * LANES, v_fma(ki, kv[j], v_mul(a, v_load(from + (size_t)i * D + j * LANES))));
+/* ---- the delta rule ----
+ *
+ * Steps 1 … n of a chunk as one pass that reads the state S and one that writes it (docs/model.md, "Chunked form", for chunks of a few
+ * rows, whose sums stay in registers).  With D_ts = α_{s+1} … α_t:
+ *   u_t = β_t (v_t − D_t0 k_tᵀS − Σ_{s<t} D_ts (k_t·k_s) u_s)     o_t = D_t0 q_tᵀS + Σ_{s≤t} D_ts (q_t·k_s) u_s
+ *   S ← D_n0 S + Σ_s k_s (D_ns u_s)ᵀ
+ * n = 1 is the recurrent form; it takes 4 multiplications for each element of S and row, 4 rows together take 3.25. */
+enum { BLOCK = 8 /* chunks in a row on the same columns of S, which stay in the first cache meanwhile */ };
+
+typedef struct delta_chunk {
+    float decay[CHUNK];     /* D_t0 */
+    float left[CHUNK];      /* D_ns */
+    float kk[CHUNK][CHUNK]; /* D_ts k_t·k_s, s < t */
+    float qk[CHUNK][CHUNK]; /* D_ts q_t·k_s, s ≤ t */
+} delta_chunk;
+
+INLINE void delta_prepare(const float *q, const float *k, const float *alpha, uint32_t n, delta_chunk *c) {
+    for (uint32_t t = 0; t < n; t++) {
+        float d = 1;
+        for (uint32_t s = t + 1; s-- > 0; d *= alpha[s]) {
+            c->qk[t][s] = d * dot_head(q + (size_t)t * D, k + (size_t)s * D);
+            if (s < t) c->kk[t][s] = d * dot_head(k + (size_t)t * D, k + (size_t)s * D);
+            if (t + 1 == n) c->left[s] = d;
+        }
+        c->decay[t] = d;
+    }
+}
+
+typedef struct delta_rows {
+    const float *q, *k, *v, *alpha, *beta; /* q, k [rows][128] */
+    float *out;
+    size_t v_stride, out_stride;
+} delta_rows;
+
+INLINE delta_rows delta_after(delta_rows r, uint32_t n) {
+    return (delta_rows){r.q + (size_t)n * D, r.k + (size_t)n * D,      r.v + n * r.v_stride, r.alpha + n,
+                        r.beta + n,          r.out + n * r.out_stride, r.v_stride,           r.out_stride};
+}
+
+/* One chunk on `vecs` vectors of columns; from, to, v and out of r: at their first column. */
+INLINE void delta_columns(const delta_chunk *c, const float *from, float *to, delta_rows r, uint32_t n, uint32_t vecs) {
+    vec kv[CHUNK][DELTA_VECS], qv[CHUNK][DELTA_VECS];
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t j = 0; j < vecs; j++) kv[t][j] = qv[t][j] = v_set(0);
+    for (uint32_t i = 0; i < D; i++) {
+        vec s[DELTA_VECS];
+        for (uint32_t j = 0; j < vecs; j++) s[j] = v_load(from + (size_t)i * D + j * LANES);
+        for (uint32_t t = 0; t < n; t++) {
+            const vec ki = v_set(r.k[(size_t)t * D + i]), qi = v_set(r.q[(size_t)t * D + i]);
+            for (uint32_t j = 0; j < vecs; j++) {
+                kv[t][j] = v_fma(ki, s[j], kv[t][j]);
+                qv[t][j] = v_fma(qi, s[j], qv[t][j]);
             }
         }
     }
+    for (uint32_t t = 0; t < n; t++) /* kv becomes u */
+        for (uint32_t j = 0; j < vecs; j++) {
+            vec u = v_fnma(v_set(c->decay[t]), kv[t][j], v_load(r.v + t * r.v_stride + j * LANES)), o = v_mul(v_set(c->decay[t]), qv[t][j]);
+            for (uint32_t s = 0; s < t; s++) u = v_fnma(v_set(c->kk[t][s]), kv[s][j], u);
+            kv[t][j] = v_mul(v_set(r.beta[t]), u);
+            for (uint32_t s = 0; s <= t; s++) o = v_fma(v_set(c->qk[t][s]), kv[s][j], o);
+            v_store(r.out + t * r.out_stride + j * LANES, o);
+        }
+    for (uint32_t t = 0; t + 1 < n; t++)
+        for (uint32_t j = 0; j < vecs; j++) kv[t][j] = v_mul(v_set(c->left[t]), kv[t][j]);
+    const vec decay = v_set(c->decay[n - 1]);
+    for (uint32_t i = 0; i < D; i++) {
+        vec s[DELTA_VECS];
+        for (uint32_t j = 0; j < vecs; j++) s[j] = v_mul(decay, v_load(from + (size_t)i * D + j * LANES));
+        for (uint32_t t = 0; t < n; t++) {
+            const vec ki = v_set(r.k[(size_t)t * D + i]);
+            for (uint32_t j = 0; j < vecs; j++) s[j] = v_fma(ki, kv[t][j], s[j]);
+        }
+        for (uint32_t j = 0; j < vecs; j++) v_store(to + (size_t)i * D + j * LANES, s[j]);
+    }
+}
+
+/* All whole chunks of n rows; returns how many rows that were. */
+INLINE uint32_t delta_chunks(const float *src, float *dst, delta_rows r, uint32_t rows, uint32_t n, uint32_t vecs) {
+    delta_chunk chunk[BLOCK];
+    uint32_t done = 0;
+    for (uint32_t block; (block = (rows - done) / n) > 0; done += block * n, r = delta_after(r, block * n), src = dst) {
+        if (block > BLOCK) block = BLOCK;
+        for (uint32_t b = 0; b < block; b++) {
+            const delta_rows of = delta_after(r, b * n);
+            delta_prepare(of.q, of.k, of.alpha, n, &chunk[b]);
+        }
+        for (uint32_t c = 0; c < D; c += vecs * LANES) {
+            delta_rows of = r;
+            of.v += c, of.out += c;
+            for (uint32_t b = 0; b < block; b++, of = delta_after(of, n))
+                delta_columns(&chunk[b], (b ? dst : src) + c, dst + c, of, n, vecs);
+        }
+    }
+    return done;
+}
+
+static void delta(const float *src, float *dst, const float *q, const float *k, const float *v, size_t v_stride, const float *alpha,
+                  const float *beta, float *out, size_t out_stride, uint32_t rows, bool recurrent) {
+    delta_rows r = {q, k, v, alpha, beta, out, v_stride, out_stride};
+    const uint32_t done = recurrent ? 0 : delta_chunks(src, dst, r, rows, CHUNK, CHUNK_VECS);
+    if (done < rows) delta_chunks(done ? dst : src, dst, delta_after(r, done), rows - done, 1, DELTA_VECS);
 }
 
 static float largest(const float *p, uint32_t n) {

@@ -4,7 +4,7 @@
 #include "backend/cpu/arm/neon.h"
 
 typedef float32x4_t vec;
-enum { LANES = 4, DELTA_VECS = 8, SUMS = 16, VALUE_VECS = 2 };
+enum { LANES = 4, DELTA_VECS = 8, CHUNK = 4, CHUNK_VECS = 2, SUMS = 16, VALUE_VECS = 2 };
 #define MIXER(name) neon_##name
 
 static inline vec v_load(const float *p) { return vld1q_f32(p); }

@@ -4,7 +4,7 @@
 #include "backend/cpu/x86/avx2.h"
 
 typedef __m256 vec;
-enum { LANES = 8, DELTA_VECS = 4, SUMS = 8, VALUE_VECS = 1 };
+enum { LANES = 8, DELTA_VECS = 4, CHUNK = 2, CHUNK_VECS = 2, SUMS = 8, VALUE_VECS = 1 };
 #define MIXER(name) avx2_##name
 
 static inline vec v_load(const float *p) { return _mm256_loadu_ps(p); }
