@@ -17,7 +17,7 @@ typedef struct fixture {
     float *want; /* [V] last logits of all N tokens, undisturbed */
 } fixture;
 
-static int set_up(void **state) {
+static int set_up_with(void **state, calla_kv kv) {
     fixture *f = calloc(1, sizeof *f);
     if (!f) return -1;
     size_t n;
@@ -25,7 +25,9 @@ static int set_up(void **state) {
     f->ids = arrays_i32(ref, "p3.ids", &n);
     arrays_close(ref);
     if (n != N) return -1;
-    f->r = rig_open(test_data("checkpoints/tiny-c"), N, 512, 3, CALLA_KV_BF16);
+    const char *dir = test_data("checkpoints/tiny-c");
+    f->r = kv == CALLA_KV_Q8 ? rig_open_deterministic(dir, N, 512, 3, kv, false) /* a code that rounds otherwise would move logits far */
+                             : rig_open(dir, N, 512, 3, kv);
     f->V = f->r.w->shape.vocabulary;
     f->want = malloc(f->V * sizeof *f->want);
     sequence *s = rig_sequence(&f->r);
@@ -34,6 +36,9 @@ static int set_up(void **state) {
     *state = f;
     return 0;
 }
+
+static int set_up(void **state) { return set_up_with(state, CALLA_KV_BF16); }
+static int set_up_q8(void **state) { return set_up_with(state, CALLA_KV_Q8); }
 
 static int tear_down(void **state) {
     fixture *f = *state;
@@ -176,14 +181,21 @@ static void test_stages(void **state) {
     assert_in_range(plan.stages, 6 * 40 + 2, 250);
 }
 
+/* Codes of 8 bits and four scales of 32 bits for a row of 256 values. */
+static void test_kv_bytes(void **state) {
+    fixture *f = *state;
+    const model_shape *s = &f->r.w->shape;
+    const uint64_t row = f->r.kv == CALLA_KV_Q8 ? 256 + 4 * 4 : 256 * 2;
+    assert_int_equal(model_kv_token_bytes(f->r.m), 2 * row * s->kv_heads * s->attention_layers);
+}
+
 int main(void) {
+    const struct CMUnitTest q8_tests[] = {cmocka_unit_test(test_snapshot), cmocka_unit_test(test_rollback),
+                                          cmocka_unit_test(test_kv_bytes)};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_snapshot),
-        cmocka_unit_test(test_rollback),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_a_lost_state_is_seen),
+        cmocka_unit_test(test_kv_bytes), cmocka_unit_test(test_snapshot), cmocka_unit_test(test_rollback),
+        cmocka_unit_test(test_cancel),   cmocka_unit_test(test_limits),   cmocka_unit_test(test_a_lost_state_is_seen),
         cmocka_unit_test(test_stages),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, tear_down) + cmocka_run_group_tests(q8_tests, set_up_q8, tear_down);
 }
