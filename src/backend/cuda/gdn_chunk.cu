@@ -75,7 +75,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) gdn_conv(const __grid_con
     float4 tap[4], x[4];
     for (int c = 0; c < 4; c++) tap[c] = *(const float4 *)(job.w.conv + (size_t)(channel + c) * CONV_WIDTH);
     for (int j = 0; j < 3; j++) x[j] = conv_input(job, first - 3 + j, channel);
-#pragma unroll 4
+#pragma unroll 8
     for (int t = first; t < end; t++) {
         x[3] = conv_input(job, t, channel);
         float4 y;
@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunks(const __grid_
  * Eight warps compute and four load.  A computing warp owns 16 of the block's 32 values and 32 keys of the transposed state; four warps
  * together hold all keys of their values, and add up their parts of K S and q S over shared memory. */
 
-/* Strides that keep the fragments' reads free of bank conflicts: pairs (g, 2t) want 8 mod 32, single values (2t, g) want 4 mod 16. */
+/* Strides that keep the fragments' reads free of bank conflicts: pairs (g, 2t) want 8 mod 32, single values (2t, g) 4 mod 16. */
 enum { SCAN_COMPUTE = 256, SCAN_LOAD = 128, SCAN_KEY = D + 8, SCAN_SQUARE = CHUNK + 8, SCAN_VALUE = SLICE + 4 };
 
 struct scan_stage { /* one chunk */
@@ -196,14 +196,17 @@ struct scan_shared {
     scan_stage stage[1];      /* one to three */
 };
 
+/* Column c of row r of key[] and query[] stands at c ^ scan_twist(r): so rows 2t of one column are free of conflicts too. */
+DEVICE uint32_t scan_twist(uint32_t row) { return row * 2 & 8; }
+
 DEVICE void scan_load(const gdn_chunk_job &job, scan_stage &s, uint32_t chunk, uint32_t head, uint32_t slice) {
     const uint32_t thread = threadIdx.x - SCAN_COMPUTE, key_head = head / (job.w.value_heads / job.w.key_heads);
 #pragma unroll 4
     for (uint32_t i = thread; i < CHUNK * D / 4; i += SCAN_LOAD) {
         const uint32_t r = i / (D / 4), c = i % (D / 4) * 4, row = chunk * CHUNK + r;
         const float *q = job.s.mixed + (size_t)min(row, job.rows - 1) * job.channels + key_head * D + c;
-        copy_async(shared_address(&s.query[r][c]), q, row < job.rows ? 16 : 0);
-        copy_async(shared_address(&s.key[r][c]), q + job.w.key_heads * D, row < job.rows ? 16 : 0);
+        copy_async(shared_address(&s.query[r][c ^ scan_twist(r)]), q, row < job.rows ? 16 : 0);
+        copy_async(shared_address(&s.key[r][c ^ scan_twist(r)]), q + job.w.key_heads * D, row < job.rows ? 16 : 0);
     }
     const size_t tile = (size_t)chunk * job.w.value_heads + head;
     for (uint32_t i = thread; i < CHUNK * CHUNK / 4; i += SCAN_LOAD) {
@@ -232,8 +235,8 @@ DEVICE void scan_chunk(const gdn_chunk_job &job, const scan_stage &s, scan_share
         as_operand(a, state[k]);
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            const float2 key = *(const float2 *)&s.key[n * 8 + g][keys + k * 8 + t * 2];
-            const float2 query = *(const float2 *)&s.query[n * 8 + g][keys + k * 8 + t * 2];
+            const float2 key = *(const float2 *)&s.key[n * 8 + g][(keys + k * 8 + t * 2) ^ scan_twist(g)];
+            const float2 query = *(const float2 *)&s.query[n * 8 + g][(keys + k * 8 + t * 2) ^ scan_twist(g)];
             mma_tf32(ks[n], a, key.x, key.y);
             mma_tf32(qs[n], a, query.x, query.y);
         }
@@ -286,7 +289,8 @@ DEVICE void scan_chunk(const gdn_chunk_job &job, const scan_stage &s, scan_share
         as_operand(a, d);
 #pragma unroll
         for (int n = 0; n < 4; n++)
-            mma_tf32(state[n], a, s.key[j * 8 + t * 2][keys + n * 8 + g], s.key[j * 8 + t * 2 + 1][keys + n * 8 + g]);
+            mma_tf32(state[n], a, s.key[j * 8 + t * 2][(keys + n * 8 + g) ^ scan_twist(t * 2)],
+                     s.key[j * 8 + t * 2 + 1][(keys + n * 8 + g) ^ scan_twist(t * 2)]);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {

@@ -202,25 +202,23 @@ DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot
 }
 #endif
 
-/* Sums of one half: element (output 16·warp + g or + 8, row 8·n + 2t or + 1) as f32.  What is added to is read first, all of it: a load
- * behind a store that may alias it would wait for the load before. */
-template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile &t, int half, float (&sum)[N / 2]) {
+/* Sums of one half: element (output 16·warp + g or + 8, row 8·n + 2t or + 1) as f32.  What is added is added by the memory: nothing waits
+ * for a load, and since each element is added to once the result is that of a load, a sum and a store. */
+template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile &t, int half, const float (&sum)[N / 2]) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, output = t.output * 256 + half * 128 + warp * 16 + lane / 4;
-    float *const out = (float *)job.out + (uint64_t)(t.first + lane % 4 * 2) * job.out_stride + output;
-    const auto each = [&](auto use) {
-        float *at = out;
+    float *out = (float *)job.out + (uint64_t)(t.first + lane % 4 * 2) * job.out_stride + output;
 #pragma unroll
-        for (int n = 0; n < N / 8; n++, at += 8 * (uint64_t)job.out_stride)
+    for (int n = 0; n < N / 8; n++, out += 8 * (uint64_t)job.out_stride)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t row = n * 8 + lane % 4 * 2 + i % 2;
-                if (row < t.count && output + i / 2 * 8 < job.w[0].rows)
-                    use(at + i % 2 * job.out_stride + i / 2 * 8, sum[n * 4 + i], t.first + row);
-            }
-    };
-    if (job.store == GEMM_ADD_F32) each([](const float *at, float &v, uint32_t) { v += *at; });
-    if (job.store == GEMM_ADD_SCALED_F32) each([&](const float *at, float &v, uint32_t row) { v = v * job.scale[row] + *at; });
-    each([](float *at, float v, uint32_t) { *at = v; });
+        for (int i = 0; i < 4; i++) {
+            const uint32_t row = n * 8 + lane % 4 * 2 + i % 2;
+            if (row >= t.count || output + i / 2 * 8 >= job.w[0].rows) continue;
+            float *to = out + i % 2 * job.out_stride + i / 2 * 8, v = sum[n * 4 + i];
+            if (job.store == GEMM_STORE_F32)
+                *to = v;
+            else
+                atomicAdd(to, job.store == GEMM_ADD_F32 ? v : v * job.scale[t.first + row]);
+        }
 }
 
 /* Stores values of one half as bf16.  Fragments are transposed in registers, and pairs of lanes trade blocks of 8 outputs, so that each
