@@ -38,6 +38,7 @@ def device_of(result):
     words = [result['device'] + (f' ({detail})' if detail else '')]
     words += [f'KV {options["kv"]}'] if options['kv'] != 'bf16' else []
     words += [f'chunks of {options["batch_rows"]}'] if options['batch_rows'] != 256 else []
+    words += ['deterministic'] if options.get('deterministic') else []
     words += [f'without {options["without"]}'] if options.get('without') else []
     return ', '.join(words)
 

@@ -136,6 +136,7 @@ static void append_options(buffer *out, const options *o) {
     append_known(out, "batch_rows", (double)v[OPTION_BATCH_ROWS].integer, 0);
     append_text(out, "precision", v[OPTION_PRECISION].text);
     append_text(out, "kv", v[OPTION_KV].text);
+    buffer_printf(out, ",\"deterministic\":%s", v[OPTION_DETERMINISTIC].given ? "true" : "false");
     append_text(out, "without", v[OPTION_WITHOUT].text ? v[OPTION_WITHOUT].text : "");
     buffer_append_char(out, '}');
 }

@@ -26,6 +26,7 @@ void report_append_build(buffer *b, const calla_engine_info *info, const options
     report_append_text(b, "device_detail", info->device_detail);
     report_append_text(b, "precision", o->value[OPTION_PRECISION].text);
     report_append_text(b, "kv", o->value[OPTION_KV].text);
+    buffer_printf(b, ",\"deterministic\":%s", o->value[OPTION_DETERMINISTIC].given ? "true" : "false");
     report_append_text(b, "without", o->value[OPTION_WITHOUT].text ? o->value[OPTION_WITHOUT].text : "");
 }
 

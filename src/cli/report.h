@@ -6,7 +6,7 @@
 #include "cli/options.h"
 
 /* Members of a JSON object without its braces: "calla", "commit", "model", "vocabulary_rows", "device", "device_detail", "precision",
- * "kv", "without". */
+ * "kv", "deterministic", "without". */
 void report_append_build(buffer *b, const calla_engine_info *info, const options *o);
 /* The same in lines of "name  value", NAME_WIDTH columns for the name. */
 void report_print_build(const calla_engine_info *info, const options *o);

@@ -23,7 +23,8 @@ class Bench(CommandTest):
         self.assertRegex(table[8], r'\Apeak of dot products: [\d.]+ TFLOP/s; by type: f32 [\d.]+')
         self.assertGreater(result['dot_rates']['f32'], 0)
         self.assertEqual(result['options'], {'decode': 4, 'prompt': [16], 'depth': [0, 32], 'threads': None, 'batch_rows': 256,
-                                             'precision': 'exact', 'kv': 'bf16', 'without': ''})
+                                             'precision': 'exact', 'kv': 'bf16', 'deterministic': False,
+                                             'without': ''})
         self.assertTrue(result['machine']['cpu'] and result['machine']['cores'] >= 1)
         for line, entry in zip(table[4:6], result['entries'], strict=True):
             for name in NAMES[:-1]:
@@ -90,9 +91,9 @@ class Bench(CommandTest):
                 for kind in ('prefill', 'decode'):
                     worth = whole[f'{kind}_tok_s'] / entry[f'{kind}_tok_s'] - 1
                     self.assertAlmostEqual(entry[f'{kind}_worth'], worth, places=3)
-        first = self.works(*arguments, '--without', names[0], '--json', '-')
-        self.assertEqual([arm['name'] for arm in json.loads(first)['ablation']], names[1:])
-        self.assertEqual(json.loads(first)['options']['without'], names[0])
+        first = json.loads(self.works(*arguments, '--without', names[0], '--deterministic', '--json', '-'))
+        self.assertEqual([arm['name'] for arm in first['ablation']], names[1:])
+        self.assertEqual((first['options']['without'], first['options']['deterministic']), (names[0], True))
 
     def test_without(self):
         names = self.optimizations()
