@@ -56,6 +56,18 @@ uint32_t cpu_task_outputs(const backend *b, const weight_mat *m, uint64_t matric
     return n < CPU_PANEL ? CPU_PANEL : (uint32_t)n / CPU_PANEL * CPU_PANEL;
 }
 
+void cpu_fetch(const weight_mat *m, uint32_t which, uint32_t first) {
+    enum { CODES = 4096, LINE = 64 };
+    const uint64_t row = (uint64_t)which * m->rows + first, scale_bytes = 2 * weight_row_groups(m);
+    const uint8_t *codes = m->codes + row * weight_row_bytes(m);
+    for (uint32_t at = 0; at < CODES; at += LINE) __builtin_prefetch(codes + at);
+    if (!scale_bytes) return;
+    for (uint32_t at = 0; at < CODES / 16; at += LINE) {
+        __builtin_prefetch(m->scales + row * scale_bytes + at);
+        __builtin_prefetch(m->biases + row * scale_bytes + at);
+    }
+}
+
 typedef struct linear_run {
     backend *b;
     const cpu_linear *jobs;
@@ -71,6 +83,7 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
     float *acc = cpu_thread_scratch(run->b, thread);
     uint32_t o = (task - run->first_task[i]) * run->outputs[i];
     const uint32_t end = job->m->rows - o < run->outputs[i] ? job->m->rows : o + run->outputs[i];
+    cpu_fetch(job->m, 0, o);
     for (; o < end; o += CPU_PANEL) {
         const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
         cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, job->x->rows, acc);

@@ -97,6 +97,8 @@ static void expert_in_task(void *context, uint32_t task, uint32_t thread) {
     uint32_t o = task % run->tasks_per_expert * run->task_outputs;
     const uint32_t end = width - o < run->task_outputs ? width : o + run->task_outputs;
     float *gate = cpu_thread_scratch(b, thread), *up = gate + (size_t)n * CPU_PANEL;
+    cpu_fetch(&run->l->expert_gate, e, o);
+    cpu_fetch(&run->l->expert_up, e, o);
     for (; o < end; o += CPU_PANEL) {
         const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
         cpu_panel(b, &run->l->expert_gate, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, gate);
@@ -144,6 +146,7 @@ static void few_out_task(void *context, uint32_t task, uint32_t thread) {
     if (!shared) e = group_of(run, a, &begin, &n);
     const uint32_t end = H - o < run->task_outputs ? H : o + run->task_outputs, *places = shared ? NULL : b->scratch.list + begin;
     float *acc = cpu_thread_scratch(b, thread);
+    cpu_fetch(shared ? &run->l->shared_down : &run->l->expert_down, e, o);
     for (; o < end; o += CPU_PANEL) {
         const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
         if (shared)

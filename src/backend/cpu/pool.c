@@ -1,6 +1,7 @@
 /* pool.c: see pool.h.
  *
- * A stage is announced by adding one to `generation`.  Workers take tasks from `next` and report in `running`.  The announcement and the
+ * A stage is announced by adding one to `generation`.  Each thread has a share of consecutive tasks, takes them in order, so that what one
+ * task fetches ahead is mostly its own next one, and then helps out in the shares of the others.  Workers report in `running`.  The announcement and the
  * count of sleepers are both sequentially consistent: either the owner sees a sleeper and wakes it, or the worker sees the new stage. */
 #include "backend/cpu/pool.h"
 
@@ -20,13 +21,18 @@ typedef struct worker {
     uint32_t index;
 } worker;
 
+typedef struct share {
+    _Alignas(64) atomic_uint next;
+    uint32_t end;
+} share;
+
 struct pool {
     _Alignas(64) atomic_uint generation;
-    _Alignas(64) atomic_uint next;
     _Alignas(64) atomic_uint running;
     _Alignas(64) pool_task_fn fn;
     void *context;
-    uint32_t tasks, threads;
+    uint32_t threads;
+    share *shares; /* [threads] */
     atomic_bool stop;
     atomic_uint sleepers;
     pthread_mutex_t mutex;
@@ -44,7 +50,11 @@ static void relax(void) {
 }
 
 static void take_tasks(pool *p, uint32_t thread) {
-    for (uint32_t task; (task = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < p->tasks;) p->fn(p->context, task, thread);
+    for (uint32_t i = 0; i < p->threads; i++) {
+        share *s = &p->shares[(thread + i) % p->threads];
+        for (uint32_t task; (task = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->end;)
+            p->fn(p->context, task, thread);
+    }
 }
 
 static void wait_for_stage(pool *p, unsigned seen) {
@@ -85,8 +95,10 @@ void pool_run(pool *p, pool_task_fn fn, void *context, uint32_t tasks) {
     }
     p->fn = fn;
     p->context = context;
-    p->tasks = tasks;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    for (uint32_t i = 0; i < p->threads; i++) {
+        p->shares[i].end = (uint32_t)((uint64_t)tasks * (i + 1) / p->threads);
+        atomic_store_explicit(&p->shares[i].next, (uint32_t)((uint64_t)tasks * i / p->threads), memory_order_relaxed);
+    }
     atomic_store_explicit(&p->running, p->threads - 1, memory_order_relaxed);
     announce(p);
     take_tasks(p, 0);
@@ -132,10 +144,10 @@ calla_status pool_open(uint32_t threads, pool **out, calla_error *err) {
     if (!threads) threads = pool_physical_cores("/");
     pool *p = mem_map(sizeof *p); /* page-aligned: its fields stand on cache lines of their own */
     if (!p) return error_nomem(err, "the thread pool");
-    *p = (pool){.threads = threads, .workers = mem_calloc(threads, sizeof *p->workers)};
+    *p = (pool){.threads = threads, .workers = mem_calloc(threads, sizeof *p->workers), .shares = mem_map(threads * sizeof *p->shares)};
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
-    if (!p->workers) {
+    if (!p->workers || !p->shares) {
         pool_close(p);
         return error_nomem(err, "the thread pool");
     }
@@ -159,5 +171,6 @@ void pool_close(pool *p) {
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->mutex);
     mem_free(p->workers);
+    if (p->shares) mem_unmap(p->shares, p->threads * sizeof *p->shares);
     mem_unmap(p, sizeof *p);
 }
