@@ -114,7 +114,9 @@ static void test_device(const char *name) {
     answer_text a;
     device = name;
     uint64_t before = mem_allocations();
-    assert_int_equal(run_all(&a), CALLA_OK);
+    calla_status status = run_all(&a);
+    if (status == CALLA_E_UNSUPPORTED && strcmp(name, "cpu")) return; /* compiled in, but this machine has no such device */
+    assert_int_equal(status, CALLA_OK);
     assert_string_equal(a.text, expected);
     uint64_t all = mem_allocations() - before, failed = 0, tried = 0;
     assert_true(all > 50);

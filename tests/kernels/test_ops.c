@@ -1,5 +1,5 @@
-/* test_ops.c: each composite op of the reference backend against float64 numpy (tools/reference/record_ops.py), driven through the
- * backend's table exactly as the model drives it. */
+/* test_ops.c: each composite op of a backend that keeps what each op gives (ref, or what CALLA_TEST_DEVICE names: cuda) against float64
+ * numpy (tools/reference/record_ops.py), driven through the backend's table exactly as the model drives it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,13 +102,16 @@ static int set_up(void **state) {
     calla_error err;
     f.ref = arrays_open(test_data("kernels/ops.safetensors"));
     ids = arrays_i32(f.ref, "ids", &n);
-    f.vt = backend_find("ref");
+    const char *device = getenv("CALLA_TEST_DEVICE");
+    f.vt = backend_find(device ? device : "ref");
+    if (!f.vt) return -1;
     model_options o = {
         .backend = f.vt, .batch_rows = ROWS, .max_segments = 1, .max_wanted = 1, .sequences = 1, .kv_tokens = ROWS, .kv = CALLA_KV_F32};
     model_plan plan;
     if (n != ROWS || weights_open(test_data("checkpoints/tiny-a"), &f.w, &err)) return -1;
     model_plan_compute(&f.w->shape, &o, &plan);
     if (f.vt->open(f.w, &plan.limits, &f.device, &err) || f.vt->allocate(f.device, plan.bytes, &err)) return -1;
+    if (f.vt->load && f.vt->load(f.device, NULL, NULL, &err)) return -1;
     for (uint32_t i = 0; i < ROWS; i++) positions[i] = i;
     f.batch = (row_batch){.rows = ROWS,
                           .segments = 1,
