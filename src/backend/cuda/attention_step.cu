@@ -1,66 +1,14 @@
-/* attention_step.cu: attention of single rows over paged K and V (docs/model.md, "Attention mixer"), in float32, for any type of cache.
+/* attention_step.cu: attention of single rows over paged K and V (docs/model.md, "Attention mixer"), in float32; a cache in bf16 is the
+ * business of attention_bf16.cu.  Also the cache's writing for batches of many rows.
  *
  * A row's keys are cut into splits, a block for each of them and each K/V head; it serves all query heads of the group, so that a key is
  * read once.  The block that comes last adds up the splits.  Where every segment has one row, the split that holds the row's own
  * position first writes its key and value into the cache. */
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/step.h"
+#include "backend/cuda/attention.cuh"
 
 namespace calla {
 
-constexpr uint32_t D = HEAD_DIM, THREADS = 256, WARPS = THREADS / WARP, MAX_GROUP = 8, CHUNK = 256, LEAST_SPLIT = 128;
-constexpr uint32_t PARTIAL = D + 2; /* Σ p v, then the maximum and Σ p */
-
-__device__ __forceinline__ size_t page_elements(const cuda_kv &kv) { return (size_t)2 * kv.kv_heads * KV_PAGE_TOKENS * D; }
-
-/* Elements before K (v = 0) or V (v = 1) of a head at a position. */
-__device__ __forceinline__ size_t kv_at(const cuda_kv &kv, uint32_t page, uint32_t v, uint32_t head, uint32_t position) {
-    return page * page_elements(kv) + ((size_t)(v * kv.kv_heads + head) * KV_PAGE_TOKENS + position % KV_PAGE_TOKENS) * D;
-}
-
-/* A warp norms and rotates a head: lane has values lane + 32·i; the pairs (j, j + 32), j < 32, are its first two. */
-__device__ __forceinline__ void norm_rotate(const float *x, const float *gain, const float *rotary, float eps, float (&out)[8]) {
-    const uint32_t lane = threadIdx.x % WARP;
-    float squares = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        out[i] = x[lane + WARP * i];
-        squares += out[i] * out[i];
-    }
-    const float scale = rsqrtf(sum_lanes<32>(squares) * (1.0f / D) + eps);
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) out[i] *= scale * gain[lane + WARP * i];
-    const float c = rotary[lane], s = rotary[ROTARY_DIM / 2 + lane], a = out[0], b = out[1];
-    out[0] = a * c - b * s;
-    out[1] = b * c + a * s;
-}
-
-__device__ __forceinline__ uint16_t to_bf16(float x) { return (uint16_t)bf16_pair(x, 0.0f); }
-
-__device__ __forceinline__ void store_kv(const cuda_kv &kv, size_t at, const float (&x)[8]) {
-    const uint32_t lane = threadIdx.x % WARP;
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        if (kv.f32)
-            static_cast<float *>(kv.layer)[at + lane + WARP * i] = x[i];
-        else
-            static_cast<uint16_t *>(kv.layer)[at + lane + WARP * i] = to_bf16(x[i]);
-    }
-}
-
-/* Key and value of one row and head, by one warp each: `v` says which. */
-__device__ void write_key_or_value(const step_attention &a, uint32_t row, uint32_t page, uint32_t position, uint32_t head, uint32_t v) {
-    const uint32_t lane = threadIdx.x % WARP;
-    const float *k = a.in + (size_t)row * a.in_stride + 2 * (size_t)a.heads * D + head * D;
-    float x[8];
-    if (v) {
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) x[i] = k[a.kv.kv_heads * D + lane + WARP * i];
-    } else {
-        norm_rotate(k, a.k_gain, a.rotary + (size_t)row * ROTARY_DIM, a.norm_eps, x);
-    }
-    store_kv(a.kv, kv_at(a.kv, page, v, head, position), x);
-}
+constexpr uint32_t D = HEAD_DIM, THREADS = 256, WARPS = THREADS / WARP, CHUNK = 256;
 
 /* Block: a row. */
 __global__ void __launch_bounds__(THREADS) attention_write_kernel(const __grid_constant__ step_attention a, uint16_t *queries) {
@@ -91,7 +39,7 @@ __device__ __forceinline__ void load_kv8(const cuda_kv &kv, size_t at, float (&x
     }
 }
 
-struct attention_share {
+struct alignas(16) attention_share {
     float q[MAX_GROUP][D]; /* by 1/16 */
     float p[MAX_GROUP][CHUNK];
     float max[MAX_GROUP], sum[MAX_GROUP], scale[MAX_GROUP]; /* scale: of what was summed before this chunk */
@@ -142,21 +90,6 @@ __device__ float value_at(const cuda_kv &kv, size_t at) {
     return kv.f32 ? static_cast<const float *>(kv.layer)[at] : __uint_as_float((uint32_t)static_cast<const uint16_t *>(kv.layer)[at] << 16);
 }
 
-/* The last block of a row and K/V head: all splits' sums into out; a thread has one of the 256 values. */
-__device__ void add_splits(const step_attention &a, const float *partial, uint32_t splits, uint32_t group, float *out) {
-    for (uint32_t j = 0; j < group; j++) {
-        float most = -INFINITY, sum = 0, value = 0;
-        for (uint32_t s = 0; s < splits; s++) most = fmaxf(most, __ldcg(partial + ((size_t)s * group + j) * PARTIAL + D));
-        for (uint32_t s = 0; s < splits; s++) {
-            const float *p = partial + ((size_t)s * group + j) * PARTIAL;
-            const float weight = expf(__ldcg(p + D) - most);
-            sum += weight * __ldcg(p + D + 1);
-            value += weight * __ldcg(p + threadIdx.x);
-        }
-        out[(size_t)j * D + threadIdx.x] = value / sum;
-    }
-}
-
 /* Block (split, K/V head, row). */
 __global__ void __launch_bounds__(THREADS) attention_step_kernel(const __grid_constant__ step_attention a) {
     __shared__ attention_share h;
@@ -167,9 +100,7 @@ __global__ void __launch_bounds__(THREADS) attention_step_kernel(const __grid_co
     const batch_segment seg = a.batch.segment[a.batch.segment_of[row]];
     if (a.most_rows && seg.rows > a.most_rows) return;
     const uint32_t *pages = a.batch.page_table + seg.first_page, position = a.batch.positions[row], n = position + 1;
-    uint32_t per = (n + gridDim.x - 1) / gridDim.x;
-    per = per < LEAST_SPLIT ? LEAST_SPLIT : (per + 31) / 32 * 32;
-    const uint32_t splits = (n + per - 1) / per, first = blockIdx.x * per, last = min(first + per, n);
+    const uint32_t per = split_keys(n, gridDim.x), splits = (n + per - 1) / per, first = blockIdx.x * per, last = min(first + per, n);
     if (first >= n) return;
     wait_inputs();
     for (uint32_t j = warp; j < group; j += WARPS) {
@@ -217,7 +148,7 @@ __global__ void __launch_bounds__(THREADS) attention_step_kernel(const __grid_co
         own[threadIdx.x * PARTIAL + D] = h.max[threadIdx.x];
         own[threadIdx.x * PARTIAL + D + 1] = h.sum[threadIdx.x];
     }
-    if (is_last_block(a.counters + row * a.kv.kv_heads + head, splits)) add_splits(a, all, splits, group, out);
+    if (is_last_block(a.counters + row * a.kv.kv_heads + head, splits)) add_splits(all, splits, group, out);
 }
 
 } // namespace calla
@@ -231,6 +162,10 @@ uint64_t step_attention_partial_floats(uint32_t heads) {
 }
 
 void step_run_attention(const step_attention *a, bool early, cudaStream_t stream) {
+    if (!a->kv.f32) {
+        run_attention_bf16(a, early, stream);
+        return;
+    }
     const dim3 grid(step_attention_splits(a->rows), a->kv.kv_heads, a->rows);
     launch(attention_step_kernel, grid, THREADS, 0, early, stream, *a);
 }

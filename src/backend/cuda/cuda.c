@@ -41,8 +41,9 @@ static calla_status find_device(backend *b, calla_error *err) {
     snprintf(b->name, sizeof b->name, "%.60s", p.name);
     b->device = (cuda_device){.multiprocessors = (uint32_t)p.multiProcessorCount,
                               .shared_bytes = (uint32_t)shared - 16384, /* the kernels' own static memory */
+                              .parts = b->limits.fast ? 2 : 3,
                               .early = p.major >= 9 && !turned_off(&b->limits, WITHOUT_EARLY)};
-    if ((e = linear_prepare(&b->device)) || (e = moe_prepare(&b->device)))
+    if ((e = linear_prepare(&b->device)) || (e = moe_prepare(&b->device)) || (e = attention_prepare()))
         return error_set(err, CALLA_E_DEVICE,
                          "the kernels do not run on %s: %s; they were compiled for compute capability 8.0, 9.0 and 12.0", p.name,
                          cudaGetErrorString(e));
@@ -55,6 +56,9 @@ static calla_status check_shape(const backend *b, calla_error *err) {
         return error_set(err, CALLA_E_UNSUPPORTED,
                          "%u query heads for each key/value head; the cuda backend takes up to %d: use --device cpu",
                          s->attention_heads / s->kv_heads, MAX_HEADS_PER_KV);
+    if (s->top_k > STEP_MAX_TOP_K)
+        return error_set(err, CALLA_E_UNSUPPORTED, "%u experts a token; the cuda backend takes up to %d: use --device cpu", s->top_k,
+                         STEP_MAX_TOP_K);
     if (b->limits.kv != CALLA_KV_BF16 && b->limits.kv != CALLA_KV_F32)
         return error_set(err, CALLA_E_UNSUPPORTED, "the cuda backend keeps keys and values in bf16 or f32: use --kv bf16");
     return CALLA_OK;

@@ -40,6 +40,13 @@ __device__ __forceinline__ uint32_t load_stream(const uint32_t *p) {
     return v;
 }
 
+/* 16 bytes from memory to shared memory, past the registers; groups of them are waited for in order. */
+__device__ __forceinline__ void copy_async(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
 __device__ __forceinline__ void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
@@ -54,9 +61,17 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
 
 /* d += A B: A 16×16 (rows g, g + 8), B 16×8, f32 sums: d[0], d[1] of row g and columns 2t, 2t + 1; d[2], d[3] of row g + 8. */
 __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* The same where rows 8 … 15 of A are zeros: two sums. */
+__device__ __forceinline__ void mma_bf16_upper(float (&d)[2], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
+    [[maybe_unused]] float lower0, lower1; /* zeros */
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%5}, {%7,%8}, {%0,%1,%9,%9};"
+        : "+f"(d[0]), "+f"(d[1]), "=f"(lower0), "=f"(lower1)
+        : "r"(a0), "r"(0), "r"(a2), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 template <int LANES> __device__ __forceinline__ float sum_lanes(float x) { /* over groups of LANES neighbours */
@@ -71,8 +86,9 @@ template <int LANES> __device__ __forceinline__ float max_lanes(float x) {
     return x;
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+/* The quick division is within 2 ulp, and short: kernels that run once for each of many stages are as slow as their instructions come. */
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 /* True in exactly one block: the last of `blocks` to come here; all that the others wrote before is visible to it.  The counter is 0

@@ -11,7 +11,12 @@
  * Products are tf32 with float32 sums: operands are rounded to 11 bits (relative 2.4e-4), where bf16 would lose 2e-3.  The state itself
  * never leaves registers in the scan and is not rounded.  It is kept transposed, [values][keys], since then the sums of one product are
  * the A fragment of the next without any exchange: columns 2t and 2t + 1 of the sums serve as inner indices t and t + 4, and the B
- * fragments are read in the same order. */
+ * fragments are read in the same order.
+ *
+ * 8,192 rows, 16 and 32 heads, on an H200: conv 0.20 ms, chunks 0.11, scan 0.42, gate 0.08 (88 % of the memory rate).  The scan is bound by
+ * reads of shared memory (about 70 %) on one block a multiprocessor; heads times slices allow no more.
+ *
+ * Rows of the input stand 16-byte aligned: in_stride is a multiple of 4. */
 #include "backend/cuda/gemm_ptx.cuh"
 #include "backend/cuda/kernels.h"
 
@@ -75,7 +80,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) gdn_conv(const __grid_con
     float4 tap[4], x[4];
     for (int c = 0; c < 4; c++) tap[c] = *(const float4 *)(job.w.conv + (size_t)(channel + c) * CONV_WIDTH);
     for (int j = 0; j < 3; j++) x[j] = conv_input(job, first - 3 + j, channel);
-#pragma unroll 8
+#pragma unroll 4 /* eight rows in flight are slower: 253 µs against 201 for 8,192 rows */
     for (int t = first; t < end; t++) {
         x[3] = conv_input(job, t, channel);
         float4 y;

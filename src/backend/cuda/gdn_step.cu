@@ -35,7 +35,7 @@ struct channel {
     }
 };
 
-struct row_share { /* of shared memory, one of two in turn */
+struct alignas(16) row_share { /* of shared memory, one of two in turn */
     float q[D], k[D], v[COLUMNS];
     float norms[4][3];         /* per warp: Σq², Σk², Σqk */
     float dots[4][2][COLUMNS]; /* per warp: of kᵀS and qᵀS */

@@ -9,7 +9,12 @@
  * With two matrices (gate and up) the halves are the same 128 outputs of either, and what is stored is silu(gate) · up.
  * The rows of a tile are consecutive, or an expert's by list; then the work list (expert_rows.cu) says which tiles there are.
  *
- * Every sum is over the inputs in order, whatever the tile: results do not depend on the other rows of a batch. */
+ * Every sum is over the inputs in order, whatever the tile: results do not depend on the other rows of a batch.
+ *
+ * On an H200 (bf16 products of libraries: 788 TFLOP/s) at 8,192 rows: 510 to 535 dense, 417 to 440 for the experts' gate and up, 330 for
+ * down without its combine; with mma.sync 360.  A step takes about 1,800 cycles where its wgmma need 1,024 and instructions are issued in
+ * 40 % of them.  Tried without gain: letting the two warpgroups take turns by named barriers, one making fragments while the other's
+ * products run. */
 #ifndef CALLA_BACKEND_CUDA_GEMM_CUH
 #define CALLA_BACKEND_CUDA_GEMM_CUH
 

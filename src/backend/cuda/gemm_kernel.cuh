@@ -150,14 +150,15 @@ template <int BITS> struct gemm_codes {
     }
 };
 
-/* One step: `load_next` enqueues the loads of a later one where that delays the products least. */
+/* One step: `load_next` enqueues the loads of a later one: with pairs at once, else behind the last product (each measured best). */
 #if GEMM_WGMMA
 /* The products of one part of the step run while the next part's fragments are made. */
-template <int BITS, int N, typename F>
+template <int BITS, int N, bool EARLY, typename F>
 DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate, F load_next) {
     gemm_codes<BITS> codes[2];
     const uint64_t b = wgmma_descriptor(slot_address, 0, 1024);
     uint32_t a[2][2][2][4]; /* [part][half][k16] */
+    if (EARLY) load_next();
     codes[0].read(slot, 0), codes[1].read(slot, 1);
 #pragma unroll
     for (int part = 0; part < 2; part++) {
@@ -168,12 +169,12 @@ DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot
 #pragma unroll
             for (int h = 0; h < 2; h++) wgmma_bf16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);
         wgmma_commit();
-        if (part == 1) load_next();
+        if (!EARLY && part == 1) load_next();
         wgmma_wait<1>(); /* the part before has been read */
     }
 }
 #else
-template <int BITS, int N, typename F>
+template <int BITS, int N, bool EARLY, typename F>
 DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot_address, uint32_t subs, bool accumulate, F load_next) {
     load_next();
     const uint32_t lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, chunk = lane / 8 % 2;
@@ -253,8 +254,8 @@ DEVICE void gemm_run(const gemm_job &job, const gemm_tile &t, gemm_loader<BITS, 
         __syncthreads();
         uint32_t next = slot + R::ahead;
         next -= next >= R::slots ? R::slots : 0;
-        gemm_step<BITS, N>(sum, ring + slot * gemm_slot<BITS>::bytes, base + slot * gemm_slot<BITS>::bytes, subs, k > 0,
-                           [&] { loader.load(job, base + next * gemm_slot<BITS>::bytes); });
+        gemm_step<BITS, N, PAIRS>(sum, ring + slot * gemm_slot<BITS>::bytes, base + slot * gemm_slot<BITS>::bytes, subs, k > 0,
+                                  [&] { loader.load(job, base + next * gemm_slot<BITS>::bytes); });
         slot = slot + 1 == R::slots ? 0 : slot + 1;
     }
 #if GEMM_WGMMA

@@ -1,45 +1,82 @@
 /* linear.cu: products of a few rows with one matrix: the projections of the mixers, and the head with its largest logit.
  *
- * A block of 8 warps takes row tiles (16 outputs) in turns, its warps every eighth tile of inputs each.  All weights of the first row
- * tile are on their way before the block waits for its inputs; each tile's registers are filled anew, for the next row tile, as soon as
- * they are used. */
+ * The inputs of a row tile (16 outputs) are split over 1, 2, 4 or 8 warps, as many as it takes to have work for all warps of the device;
+ * the block's 8 warps take 8, 4, 2 or 1 row tiles at a time.  Each warp has RING chunks of weights on their way to shared memory, the first
+ * of them before the block waits for its inputs; a place is filled anew as soon as it is used, across row tiles. */
 #include "backend/cuda/gemv.cuh"
 
 namespace calla {
 
 constexpr uint32_t LINEAR_BLOCKS = 2; /* per multiprocessor: room for the next stage's blocks beside them */
 
-/* Calls done(r, o, value) in the threads that hold the sums of a row tile. */
-template <int NB, typename Done> __device__ __forceinline__ void each_sum(const float *sums, uint32_t rows, Done done) {
-    const uint32_t r = threadIdx.x / TILE_OUT, o = threadIdx.x % TILE_OUT;
-    if (r < rows) done(r, o, take_sum<NB>(sums, GEMV_WARPS, r, o));
+/* How the row tiles of a matrix fall to warps. */
+struct row_split {
+    uint32_t warps;   /* of a row tile */
+    uint32_t at_once; /* row tiles of a block at a time: GEMV_WARPS / warps */
+};
+
+/* Calls done(r, output of the row tile group, value) in the threads that hold the sums of the group's row tiles; a thread keeps its r. */
+template <int NB, typename Done>
+__device__ __forceinline__ void each_sum(const float *sums, const staged &s, const row_split &split, Done done) {
+    const uint32_t r = threadIdx.x % s.rows, step = GEMV_THREADS / s.rows;
+    if (threadIdx.x >= step * s.rows) return;
+#pragma unroll 1
+    for (uint32_t q = threadIdx.x / s.rows; q < split.at_once * TILE_OUT; q += step) {
+        const float *of = sums + q / TILE_OUT * split.warps * (NB * 8 * SUM_STRIDE);
+        done(r, q, take_sum<NB>(of, split.warps, s.rows, s.parts, r, q % TILE_OUT));
+    }
 }
 
-/* All row tiles of this block.  4 bits in groups of 64, at most 8·PER column tiles. */
-template <int NB, int PER, typename Begin, typename Done>
-__device__ __forceinline__ void row_tiles_fast(const cuda_mat &w, const staged &s, float *sums, Begin begin, Done done) {
-    const uint32_t warp = threadIdx.x / WARP;
-    tile<4, 1> t[PER];
-#pragma unroll
-    for (int i = 0; i < PER; i++) {
-        const uint32_t c = warp + GEMV_WARPS * i;
-        if (c < w.col_tiles) load_tile(w, (size_t)blockIdx.x * w.col_tiles + c, t[i]);
+/* A warp's chunks in the order in which it takes them: its share of the inputs of one row tile after the other. */
+struct chunk_cursor {
+    uint32_t row_tile, c, first, end, row_step;
+
+    __device__ __forceinline__ uint32_t tiles() const { return min(CHUNK, end - c); }
+    __device__ __forceinline__ void step() {
+        c += CHUNK;
+        if (c < end) return;
+        c = first;
+        row_tile += row_step;
     }
+};
+
+/* All row tiles of this block; 4 bits in groups of 64. */
+template <int NB, typename Begin, typename Done>
+__device__ __forceinline__ void row_tiles_fast(const cuda_mat &w, const staged &s, const row_split &split, uint8_t *ring, float *sums,
+                                               Begin begin, Done done) {
+    const uint32_t warp = threadIdx.x / WARP, own_tile = warp / split.warps, part = warp % split.warps;
+    const uint32_t each = (w.col_tiles + split.warps - 1) / split.warps, first_c = min(part * each, w.col_tiles),
+                   end_c = min(first_c + each, w.col_tiles);
+    const uint32_t row_step = gridDim.x * split.at_once;
+    const bool idle = first_c == end_c;
+    uint8_t *places = ring + warp * RING * CHUNK_BYTES<4>;
+    chunk_cursor ahead = {blockIdx.x * split.at_once + own_tile, first_c, first_c, end_c, row_step};
+    const auto fetch = [&](uint32_t place) {
+        if (!idle && ahead.row_tile < w.row_tiles)
+            fetch_chunk<4>(w, (size_t)ahead.row_tile * w.col_tiles + ahead.c, ahead.tiles(), places + place * CHUNK_BYTES<4>);
+        copy_commit(); /* also an empty one: groups are counted */
+        ahead.step();
+    };
+#pragma unroll 1
+    for (uint32_t j = 0; j < RING; j++) fetch(j);
     begin();
-    uint32_t turn = 0;
-    for (uint32_t row_tile = blockIdx.x; row_tile < w.row_tiles; row_tile += gridDim.x, turn ^= 1) {
-        const uint32_t next = row_tile + gridDim.x;
+    uint32_t turn = 0, place = 0;
+#pragma unroll 1
+    for (uint32_t first = blockIdx.x * split.at_once; first < w.row_tiles; first += row_step, turn ^= 1) {
         float acc[NB][4] = {}, *own = sums + turn * (GEMV_WARPS * NB * 8 * SUM_STRIDE);
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
-            const uint32_t c = warp + GEMV_WARPS * i;
-            if (c >= w.col_tiles) continue;
-            tile_times<4, 1, NB>(t[i], s, c, acc);
-            if (next < w.row_tiles) load_tile(w, (size_t)next * w.col_tiles + c, t[i]);
+        const bool has = first + own_tile < w.row_tiles;
+#pragma unroll 1
+        for (uint32_t c = first_c; c < end_c; c += CHUNK) {
+            copy_wait<RING - 1>();
+            __syncwarp();
+            if (has) chunk_times<4, NB>(places + place * CHUNK_BYTES<4>, min(CHUNK, end_c - c), s, c, acc);
+            __syncwarp(); /* all have taken it */
+            fetch(place);
+            place = place + 1 == RING ? 0 : place + 1;
         }
         put_sums<NB>(own, acc);
         __syncthreads(); /* one is enough: the sums have two places in turn */
-        each_sum<NB>(own, s.rows, [&](uint32_t r, uint32_t o, float v) { done(r, row_tile * TILE_OUT + o, v); });
+        each_sum<NB>(own, s, split, [&](uint32_t r, uint32_t q, float v) { done(r, first * TILE_OUT + q, v); });
     }
 }
 
@@ -53,44 +90,50 @@ __device__ __forceinline__ void row_tiles_any(const cuda_mat &w, const staged &s
         any_row_tile_times<NB>(w, 0, row_tile, s, acc);
         put_sums<NB>(own, acc);
         __syncthreads();
-        each_sum<NB>(own, s.rows, [&](uint32_t r, uint32_t o, float v) { done(r, row_tile * TILE_OUT + o, v); });
+        each_sum<NB>(own, s, {GEMV_WARPS, 1}, [&](uint32_t r, uint32_t q, float v) { done(r, row_tile * TILE_OUT + q, v); });
     }
 }
 
-template <int NB, int PER, typename Begin, typename Done> /* PER 0: any format */
-__device__ __forceinline__ void row_tiles(const cuda_mat &w, const staged &s, float *sums, Begin begin, Done done) {
-    if constexpr (PER != 0)
-        row_tiles_fast<NB, PER>(w, s, sums, begin, done);
+template <int NB, bool FAST, typename Begin, typename Done>
+__device__ __forceinline__ void row_tiles(const cuda_mat &w, const staged &s, uint32_t warps, uint8_t *ring, float *sums, Begin begin,
+                                          Done done) {
+    if constexpr (FAST)
+        row_tiles_fast<NB>(w, s, {warps, GEMV_WARPS / warps}, ring, sums, begin, done);
     else
         row_tiles_any<NB>(w, s, sums, begin, done);
 }
 
-struct block_share { /* of shared memory: the input of a block of rows, and behind it the sums */
+struct block_share { /* of shared memory: tiles on their way, sums, the input of a block of rows */
     staged x;
+    uint8_t *ring;
     float *sums;
     uint32_t first_row;
 };
 
-template <int NB> __device__ __forceinline__ block_share share_block(const cuda_mat &w, uint32_t rows, uint32_t block_rows) {
+template <int NB>
+__device__ __forceinline__ block_share share_block(const cuda_mat &w, uint32_t rows, uint32_t block_rows, uint32_t parts) {
     extern __shared__ uint4 shared[];
     block_share b;
     b.first_row = blockIdx.y * block_rows;
     const uint32_t here = min(block_rows, rows - b.first_row);
-    float *sums = reinterpret_cast<float *>(shared);
+    b.ring = reinterpret_cast<uint8_t *>(shared);
+    float *sums = reinterpret_cast<float *>(b.ring + RING_BYTES);
     b.sums = sums;
-    b.x = staged_at(sums + 2 * sums_bytes<NB>() / 4, w.col_tiles, here);
+    b.x = staged_at(sums + 2 * sums_bytes<NB>() / 4, w.col_tiles, here, parts);
     return b;
 }
 
-template <int NB, int PER>
-__global__ void __launch_bounds__(GEMV_THREADS) linear_kernel(const __grid_constant__ step_linear a, uint32_t block_rows) {
-    const block_share b = share_block<NB>(a.w, a.rows, block_rows);
+template <int NB, bool FAST, step_source SOURCE>
+__global__ void __launch_bounds__(GEMV_THREADS)
+    linear_kernel(const __grid_constant__ step_linear a, uint32_t block_rows, uint32_t parts, uint32_t warps) {
+    const block_share b = share_block<NB>(a.w, a.rows, block_rows, parts);
     launch_dependents();
-    row_tiles<NB, PER>(
-        a.w, b.x, b.sums,
+    prefetch_gain(a.in, a.w.cols);
+    row_tiles<NB, FAST>(
+        a.w, b.x, warps, b.ring, b.sums,
         [&] {
             wait_inputs();
-            stage_input(a.in, a.w.cols, a.w.col_tiles, b.first_row, b.x);
+            stage_input<SOURCE>(a.in, a.w.cols, a.w.col_tiles, b.first_row, b.x);
             __syncthreads();
         },
         [&](uint32_t r, uint32_t o, float v) {
@@ -110,17 +153,19 @@ __device__ __forceinline__ uint64_t logit_key(float x, uint32_t id) {
 
 __device__ __forceinline__ uint64_t max_key(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-template <int NB, int PER>
-__global__ void __launch_bounds__(GEMV_THREADS) head_kernel(const __grid_constant__ step_head a, uint32_t block_rows) {
-    const block_share b = share_block<NB>(a.w, a.wanted, block_rows);
-    uint64_t best = 0; /* of this thread's row, threadIdx.x / 16 */
+template <int NB, bool FAST>
+__global__ void __launch_bounds__(GEMV_THREADS)
+    head_kernel(const __grid_constant__ step_head a, uint32_t block_rows, uint32_t parts, uint32_t warps) {
+    const block_share b = share_block<NB>(a.w, a.wanted, block_rows, parts);
+    uint64_t best = 0; /* of this thread's row */
     const uint32_t tokens = a.batch.counts->tokens;
     launch_dependents();
-    row_tiles<NB, PER>(
-        a.w, b.x, b.sums,
+    prefetch_gain(a.in, a.w.cols);
+    row_tiles<NB, FAST>(
+        a.w, b.x, warps, b.ring, b.sums,
         [&] {
             wait_inputs();
-            stage_input(a.in, a.w.cols, a.w.col_tiles, b.first_row, b.x);
+            stage_input<STEP_NORM>(a.in, a.w.cols, a.w.col_tiles, b.first_row, b.x);
             __syncthreads();
         },
         [&](uint32_t r, uint32_t o, float v) {
@@ -129,9 +174,17 @@ __global__ void __launch_bounds__(GEMV_THREADS) head_kernel(const __grid_constan
             a.logits[(size_t)(b.first_row + r) * a.vocabulary + o] = v;
             if (o < tokens) best = max_key(best, logit_key(v, o));
         });
-    for (int step = TILE_OUT / 2; step; step /= 2) best = max_key(best, __shfl_xor_sync(0xFFFFFFFFu, best, step));
-    const uint32_t r = threadIdx.x / TILE_OUT;
-    if (threadIdx.x % TILE_OUT == 0 && r < b.x.rows) a.best[(size_t)(b.first_row + r) * STEP_HEAD_BLOCKS + blockIdx.x] = best;
+    __shared__ uint64_t bests[GEMV_THREADS];
+    bests[threadIdx.x] = best;
+    __syncthreads();
+    const uint32_t r = threadIdx.x / WARP; /* a warp looks through one row's threads, every rows-th */
+    if (r < b.x.rows) {
+        best = 0;
+        for (uint32_t i = threadIdx.x % WARP * b.x.rows + r; i < GEMV_THREADS / b.x.rows * b.x.rows; i += WARP * b.x.rows)
+            best = max_key(best, bests[i]);
+        for (int step = WARP / 2; step; step /= 2) best = max_key(best, __shfl_xor_sync(0xFFFFFFFFu, best, step));
+        if (threadIdx.x % WARP == 0) a.best[(size_t)(b.first_row + r) * STEP_HEAD_BLOCKS + blockIdx.x] = best;
+    }
     if (!is_last_block(a.counter, gridDim.x * gridDim.y)) return;
     for (uint32_t row = threadIdx.x / WARP; row < a.wanted; row += GEMV_WARPS) {
         uint64_t key = 0;
@@ -146,58 +199,85 @@ __global__ void __launch_bounds__(GEMV_THREADS) head_kernel(const __grid_constan
     }
 }
 
-/* Blocks along x: as many as fit beside each other, each with the same number of row tiles or one less. */
-static uint32_t linear_blocks(const cuda_device *d, uint32_t row_tiles) {
-    const uint32_t fit = d->multiprocessors * LINEAR_BLOCKS, most = fit < STEP_HEAD_BLOCKS ? fit : STEP_HEAD_BLOCKS,
-                   turns = (row_tiles + most - 1) / most;
-    return (row_tiles + turns - 1) / turns;
+struct linear_shape {
+    uint32_t warps, blocks;
+    bool fast; /* the usual format */
+};
+
+static linear_shape shape_of(const cuda_device *d, const cuda_mat &w) {
+    const uint32_t fit = d->multiprocessors * LINEAR_BLOCKS, most = fit < STEP_HEAD_BLOCKS ? fit : STEP_HEAD_BLOCKS;
+    linear_shape s = {1, w.row_tiles < most ? w.row_tiles : most, w.bits == 4 && w.subs == 1};
+    if (!s.fast) return s;
+    while (s.warps < GEMV_WARPS && s.warps < w.col_tiles && w.row_tiles * s.warps < d->multiprocessors * GEMV_WARPS) s.warps *= 2;
+    const uint32_t at_once = GEMV_WARPS / s.warps, groups = (w.row_tiles + at_once - 1) / at_once;
+    const uint32_t turns = (groups + most - 1) / most; /* each block the same number of groups, or one less */
+    s.blocks = (groups + turns - 1) / turns;
+    return s;
 }
 
-#define PICK(kernel, nb, col_tiles, fast)                                                                                                  \
-    (!(fast)             ? kernel<nb, 0>                                                                                                   \
-     : (col_tiles) <= 8  ? kernel<nb, 1>                                                                                                   \
-     : (col_tiles) <= 16 ? kernel<nb, 2>                                                                                                   \
-     : (col_tiles) <= 32 ? kernel<nb, 4>                                                                                                   \
-                         : kernel<nb, 8>)
-
-template <int NB> static uint32_t linear_shared(uint32_t col_tiles, uint32_t rows) {
-    return 2 * sums_bytes<NB>() + staged_bytes(col_tiles, rows);
+template <int NB> static uint32_t linear_shared(uint32_t col_tiles, uint32_t rows, uint32_t parts) {
+    return RING_BYTES + 2 * sums_bytes<NB>() + staged_bytes(col_tiles, rows, parts);
 }
 
 } // namespace calla
 
 using namespace calla;
 
+template <int NB, step_source SOURCE>
+static void run_linear(const cuda_device *d, const step_linear *a, uint32_t rows, bool early, cudaStream_t stream) {
+    const linear_shape s = shape_of(d, a->w);
+    const dim3 grid(s.blocks, (a->rows + rows - 1) / rows);
+    launch(s.fast ? linear_kernel<NB, true, SOURCE> : linear_kernel<NB, false, SOURCE>, grid, GEMV_THREADS,
+           linear_shared<NB>(a->w.col_tiles, rows, d->parts), early, stream, *a, rows, d->parts, s.warps);
+}
+
+template <int NB> static void run_linear_from(const cuda_device *d, const step_linear *a, uint32_t rows, bool early, cudaStream_t stream) {
+    switch (a->in.source) {
+    case STEP_PLAIN: run_linear<NB, STEP_PLAIN>(d, a, rows, early, stream); break;
+    case STEP_NORM: run_linear<NB, STEP_NORM>(d, a, rows, early, stream); break;
+    case STEP_GATED_NORM: run_linear<NB, STEP_GATED_NORM>(d, a, rows, early, stream); break;
+    case STEP_GATED: run_linear<NB, STEP_GATED>(d, a, rows, early, stream); break;
+    }
+}
+
 void step_run_linear(const cuda_device *d, const step_linear *a, bool early, cudaStream_t stream) {
-    const uint32_t n = rows_per_block(d, a->w.col_tiles, a->rows), c = a->w.col_tiles;
-    const bool fast = a->w.bits == 4 && a->w.subs == 1;
-    const dim3 grid(linear_blocks(d, a->w.row_tiles), (a->rows + n - 1) / n);
-    if (n <= 4)
-        launch(PICK(linear_kernel, 1, c, fast), grid, GEMV_THREADS, linear_shared<1>(c, n), early, stream, *a, n);
+    const uint32_t rows = rows_per_block(d, a->w.col_tiles, a->rows);
+    if (rows * d->parts <= 8)
+        run_linear_from<1>(d, a, rows, early, stream);
     else
-        launch(PICK(linear_kernel, 2, c, fast), grid, GEMV_THREADS, linear_shared<2>(c, n), early, stream, *a, n);
+        run_linear_from<2>(d, a, rows, early, stream);
+}
+
+template <int NB> static void run_head(const cuda_device *d, const step_head *a, uint32_t rows, bool early, cudaStream_t stream) {
+    const linear_shape s = shape_of(d, a->w);
+    const dim3 grid(s.blocks, (a->wanted + rows - 1) / rows);
+    launch(s.fast ? head_kernel<NB, true> : head_kernel<NB, false>, grid, GEMV_THREADS, linear_shared<NB>(a->w.col_tiles, rows, d->parts),
+           early, stream, *a, rows, d->parts, s.warps);
 }
 
 void step_run_head(const cuda_device *d, const step_head *a, bool early, cudaStream_t stream) {
-    const uint32_t n = rows_per_block(d, a->w.col_tiles, a->wanted), c = a->w.col_tiles;
-    const bool fast = a->w.bits == 4 && a->w.subs == 1;
-    const dim3 grid(linear_blocks(d, a->w.row_tiles), (a->wanted + n - 1) / n);
-    if (n <= 4)
-        launch(PICK(head_kernel, 1, c, fast), grid, GEMV_THREADS, linear_shared<1>(c, n), early, stream, *a, n);
+    const uint32_t rows = rows_per_block(d, a->w.col_tiles, a->wanted);
+    if (rows * d->parts <= 8)
+        run_head<1>(d, a, rows, early, stream);
     else
-        launch(PICK(head_kernel, 2, c, fast), grid, GEMV_THREADS, linear_shared<2>(c, n), early, stream, *a, n);
+        run_head<2>(d, a, rows, early, stream);
 }
 
-template <int NB, int PER> static cudaError_t allow_shared(uint32_t bytes) {
-    cudaError_t e = cudaFuncSetAttribute(linear_kernel<NB, PER>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    return e ? e : cudaFuncSetAttribute(head_kernel<NB, PER>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+template <typename Kernel> static cudaError_t allow(Kernel kernel, uint32_t bytes) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+template <int NB, bool FAST> static cudaError_t allow_all(uint32_t bytes) {
+    cudaError_t e = allow(linear_kernel<NB, FAST, STEP_PLAIN>, bytes);
+    if (!e) e = allow(linear_kernel<NB, FAST, STEP_NORM>, bytes);
+    if (!e) e = allow(linear_kernel<NB, FAST, STEP_GATED_NORM>, bytes);
+    if (!e) e = allow(linear_kernel<NB, FAST, STEP_GATED>, bytes);
+    return e ? e : allow(head_kernel<NB, FAST>, bytes);
 }
 
 cudaError_t linear_prepare(const cuda_device *d) {
-    cudaError_t (*const each[])(uint32_t) = {allow_shared<1, 0>, allow_shared<1, 1>, allow_shared<1, 2>, allow_shared<1, 4>,
-                                             allow_shared<1, 8>, allow_shared<2, 0>, allow_shared<2, 1>, allow_shared<2, 2>,
-                                             allow_shared<2, 4>, allow_shared<2, 8>};
-    for (auto f : each)
-        if (cudaError_t e = f(d->shared_bytes)) return e;
-    return cudaSuccess;
+    cudaError_t e = allow_all<1, true>(d->shared_bytes);
+    if (!e) e = allow_all<1, false>(d->shared_bytes);
+    if (!e) e = allow_all<2, true>(d->shared_bytes);
+    return e ? e : allow_all<2, false>(d->shared_bytes);
 }

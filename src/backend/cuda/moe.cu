@@ -7,105 +7,106 @@
 namespace calla {
 
 constexpr uint32_t OUT_WARPS = 9, OUT_THREADS = OUT_WARPS * WARP; /* eight experts and the shared one */
-constexpr uint32_t MAX_UNITS = STEP_ROWS * MAX_TOP_K + 1;
+constexpr uint32_t MAX_UNITS = STEP_ROWS * STEP_MAX_TOP_K + 1;
 
 /* ---- router ---- */
 
-struct candidate {
-    float value;
-    uint32_t index;
-};
-
-__device__ __forceinline__ bool better(const candidate &a, const candidate &b) {
-    return a.value > b.value || (a.value == b.value && a.index < b.index);
+/* Larger numbers have larger keys; NaN has the smallest but 0, which means taken or absent. */
+__device__ __forceinline__ uint32_t key_of(float x) {
+    if (x != x) return 1;
+    const uint32_t u = __float_as_uint(x + 0.0f); /* -0 is 0 */
+    return u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* One warp: the top_k largest of logits [experts] (ties: lowest index; NaN never wins over a number) and their softmax.  What was
- * taken becomes -infinity twice over: its index no longer counts. */
+__device__ __forceinline__ float value_of(uint32_t key) { return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key); }
+
+/* One warp: the top_k largest of logits [experts] (ties: lowest index) and their softmax. */
 __device__ void warp_top_k(float *logits, uint32_t experts, uint32_t top_k, uint32_t *expert, float *weight) {
     const uint32_t lane = threadIdx.x % WARP;
     constexpr uint32_t HELD = 8; /* of a lane in registers; beyond, memory is read again in every round */
-    float held[HELD];
-    uint32_t taken = 0; /* bits of held */
-    for (uint32_t i = 0; i < HELD; i++) {
-        const uint32_t e = lane + i * WARP;
-        held[i] = e < experts ? __ldcg(logits + e) : -INFINITY;
-        if (held[i] != held[i]) held[i] = -INFINITY;
-    }
-    float chosen[2] = {-INFINITY, -INFINITY}, largest = 0; /* of choice lane, and lane + 32 */
-    for (uint32_t k = 0; k < top_k; k++) {
-        candidate best = {-INFINITY, UINT32_MAX};
+    uint32_t held[HELD];
 #pragma unroll
-        for (uint32_t i = 0; i < HELD; i++) {
-            const candidate c = {held[i], lane + i * WARP};
-            if (c.index < experts && !(taken >> i & 1) && better(c, best)) best = c;
-        }
+    for (uint32_t i = 0; i < HELD; i++) held[i] = lane + i * WARP < experts ? key_of(__ldcg(logits + lane + i * WARP)) : 0;
+    uint32_t chosen[2] = {0, 0}, largest = 0; /* keys of choice lane, and lane + 32 */
+    for (uint32_t k = 0; k < top_k; k++) {
+        uint32_t best = 0, at = UINT32_MAX;
+#pragma unroll
+        for (uint32_t i = HELD; i-- > 0;)
+            if (held[i] >= best && held[i]) best = held[i], at = lane + i * WARP;
         for (uint32_t e = lane + HELD * WARP; e < experts; e += WARP) {
             const float v = __ldcg(logits + e);
-            const candidate c = {v, e};
-            if (v == v && better(c, best)) best = c;
+            if (__float_as_uint(v) != 0xFFFFFFFFu && key_of(v) > best) best = key_of(v), at = e;
         }
-        for (int step = WARP / 2; step; step /= 2) {
-            const candidate c = {__shfl_xor_sync(0xFFFFFFFFu, best.value, step), __shfl_xor_sync(0xFFFFFFFFu, best.index, step)};
-            if (better(c, best)) best = c;
-        }
-        if (best.index >= experts) best.index = 0; /* nothing but NaN: any valid expert */
-        if (best.index % WARP == lane) {
-            const uint32_t i = best.index / WARP;
-            if (i < HELD)
-                taken |= 1u << i;
-            else
-                __stcg(logits + best.index, __int_as_float(0x7FC00000)); /* NaN: out of the game */
+        const uint32_t most = __reduce_max_sync(0xFFFFFFFFu, best), first = __reduce_min_sync(0xFFFFFFFFu, best == most ? at : UINT32_MAX);
+        if (first % WARP == lane) {
+#pragma unroll
+            for (uint32_t i = 0; i < HELD; i++)
+                if (first == lane + i * WARP) held[i] = 0;
+            if (first >= HELD * WARP) __stcg(logits + first, __uint_as_float(0xFFFFFFFFu)); /* taken: a NaN that no sum gives */
         }
         __syncwarp();
-        if (k == 0) largest = best.value;
-        if (k % WARP == lane) chosen[k / WARP] = best.value;
-        if (lane == 0) expert[k] = best.index;
+        if (k == 0) largest = most;
+        if (k % WARP == lane) chosen[k / WARP] = most;
+        if (lane == 0) expert[k] = first;
     }
-    const float e0 = lane < top_k ? expf(chosen[0] - largest) : 0.0f, e1 = lane + WARP < top_k ? expf(chosen[1] - largest) : 0.0f;
+    const float e0 = lane < top_k ? expf(value_of(chosen[0]) - value_of(largest)) : 0.0f;
+    const float e1 = lane + WARP < top_k ? expf(value_of(chosen[1]) - value_of(largest)) : 0.0f;
     const float sum = sum_lanes<32>(e0 + e1);
     if (lane < top_k) weight[lane] = e0 / sum;
     if (lane + WARP < top_k) weight[lane + WARP] = e1 / sum;
 }
 
+constexpr uint32_t PAIR_BYTES = GEMV_WARPS * 2 * CHUNK_BYTES<4>; /* of the block's warps */
+static_assert(CHUNK_BYTES<8> <= 2 * CHUNK_BYTES<4>, "a chunk of 8 bits takes the room of two of 4");
+
+/* A warp's places in shared memory; all of its share is asked for at once. */
+__device__ __forceinline__ uint8_t *own_ring(uint8_t *ring) { return ring + threadIdx.x / WARP * (2 * CHUNK_BYTES<4>); }
+
 /* Blocks along x: the router's row tiles, one for the shared expert's router, the pairs of tiles of the shared expert's gate and up. */
-template <int NB> __global__ void __launch_bounds__(GEMV_THREADS) route_kernel(const __grid_constant__ step_route a, uint32_t block_rows) {
+template <int NB>
+__global__ void __launch_bounds__(GEMV_THREADS, 2) route_kernel(const __grid_constant__ step_route a, uint32_t block_rows, uint32_t parts) {
     extern __shared__ uint4 shared[];
     const uint32_t first_row = blockIdx.y * block_rows, rows = min(block_rows, a.rows - first_row), col_tiles = a.router.col_tiles;
-    float *sums = reinterpret_cast<float *>(shared), *sums_up = sums + sums_bytes<NB>() / 4;
-    const staged x = staged_at(sums_up + sums_bytes<NB>() / 4, col_tiles, rows);
+    uint8_t *ring = reinterpret_cast<uint8_t *>(shared), *place = own_ring(ring), *place_up = place + CHUNK_BYTES<4>;
+    float *sums = reinterpret_cast<float *>(ring + PAIR_BYTES), *sums_up = sums + sums_bytes<NB>() / 4;
+    const staged x = staged_at(sums_up + sums_bytes<NB>() / 4, col_tiles, rows, parts);
     const uint32_t hidden = a.router.cols, routers = a.router.row_tiles;
     const uint32_t r = threadIdx.x / TILE_OUT, o = threadIdx.x % TILE_OUT;
     const bool is_router = blockIdx.x < routers, is_gate = blockIdx.x == routers;
     const uint32_t pair = blockIdx.x - routers - 1;
+    const bool fast_router = is_router && tile_share::fits<8>(a.router), is_pair = !is_router && !is_gate;
+    const bool fast_pair = is_pair && tile_share::fits<4>(a.shared_gate) && tile_share::fits<4>(a.shared_up);
+    const tile_share share = tile_share::of(a.router); /* all have the same inputs */
     launch_dependents();
-    { /* the weights of this block come into L2 while the stage before ends */
-        const cuda_mat &w = is_router ? a.router : is_gate ? a.shared_router : a.shared_gate;
-        const uint32_t bytes = w.col_tiles * cuda_tile_bytes(w.bits), tile = is_router ? blockIdx.x : is_gate ? 0 : pair;
-        const char *p = reinterpret_cast<const char *>(w.codes) + (size_t)tile * bytes;
-        for (uint32_t i = threadIdx.x * 128; i < bytes; i += GEMV_THREADS * 128) prefetch_l2(p + i);
-        if (!is_router && !is_gate) {
-            p = reinterpret_cast<const char *>(a.shared_up.codes) + (size_t)tile * bytes;
-            for (uint32_t i = threadIdx.x * 128; i < bytes; i += GEMV_THREADS * 128) prefetch_l2(p + i);
-        }
-    }
+    prefetch_gain(a.in, hidden);
+    if (fast_router) share.fetch<8>(a.router, 0, blockIdx.x, place);
+    if (fast_pair) share.fetch<4>(a.shared_gate, 0, pair, place), share.fetch<4>(a.shared_up, 0, pair, place_up);
+    copy_commit();
     wait_inputs();
-    stage_input(a.in, hidden, col_tiles, first_row, x);
+    stage_input<STEP_NORM>(a.in, hidden, col_tiles, first_row, x);
+    copy_wait<0>();
     __syncthreads();
     float acc[NB][4] = {}, acc_up[NB][4] = {};
-    if (is_router)
+    if (fast_router) {
+        chunk_times<8, NB>(place, share.n, x, share.c, acc);
+    } else if (is_router) {
         any_row_tile_times<NB>(a.router, 0, blockIdx.x, x, acc);
-    else if (is_gate)
+    } else if (is_gate) {
         any_row_tile_times<NB>(a.shared_router, 0, 0, x, acc);
-    else {
-        any_row_tile_times<NB>(a.shared_gate, 0, pair, x, acc);
-        any_row_tile_times<NB>(a.shared_up, 0, pair, x, acc_up);
+    } else {
+        if (fast_pair) {
+            chunk_times<4, NB>(place, share.n, x, share.c, acc);
+            chunk_times<4, NB>(place_up, share.n, x, share.c, acc_up);
+        } else {
+            any_row_tile_times<NB>(a.shared_gate, 0, pair, x, acc);
+            any_row_tile_times<NB>(a.shared_up, 0, pair, x, acc_up);
+        }
         put_sums<NB>(sums_up, acc_up);
     }
     put_sums<NB>(sums, acc);
     __syncthreads();
     if (r < rows) {
-        const float factor = norm_factor(a.in, hidden, x, r), v = take_sum<NB>(sums, GEMV_WARPS, r, o) * factor;
+        const float factor = norm_factor(a.in, hidden, x, r), v = take_sum<NB>(sums, GEMV_WARPS, rows, parts, r, o) * factor;
         if (is_router) {
             const uint32_t e = blockIdx.x * TILE_OUT + o;
             if (e < a.router.rows) a.logits[(size_t)(first_row + r) * a.router.rows + e] = v;
@@ -114,7 +115,8 @@ template <int NB> __global__ void __launch_bounds__(GEMV_THREADS) route_kernel(c
         } else {
             const uint32_t i = pair * TILE_OUT + o;
             if (i < a.shared_gate.rows)
-                a.shared[(size_t)(first_row + r) * a.shared_gate.rows + i] = silu(v) * (take_sum<NB>(sums_up, GEMV_WARPS, r, o) * factor);
+                a.shared[(size_t)(first_row + r) * a.shared_gate.rows + i] =
+                    silu(v) * (take_sum<NB>(sums_up, GEMV_WARPS, rows, parts, r, o) * factor);
         }
     }
     if (is_gate) /* a block with little else to do */
@@ -133,11 +135,13 @@ template <int NB> __global__ void __launch_bounds__(GEMV_THREADS) route_kernel(c
 
 /* Block (row tile, choice, block of rows): the expert of that choice, unless an earlier choice of these rows has it too. */
 template <int NB>
-__global__ void __launch_bounds__(GEMV_THREADS) experts_in_kernel(const __grid_constant__ step_experts a, uint32_t block_rows) {
+__global__ void __launch_bounds__(GEMV_THREADS, 3)
+    experts_in_kernel(const __grid_constant__ step_experts a, uint32_t block_rows, uint32_t parts) {
     extern __shared__ uint4 shared[];
     const uint32_t first_row = blockIdx.z * block_rows, rows = min(block_rows, a.rows - first_row);
-    float *sums = reinterpret_cast<float *>(shared), *sums_up = sums + sums_bytes<NB>() / 4;
-    const staged x = staged_at(sums_up + sums_bytes<NB>() / 4, a.gate.col_tiles, rows);
+    uint8_t *ring = reinterpret_cast<uint8_t *>(shared), *place = own_ring(ring), *place_up = place + CHUNK_BYTES<4>;
+    float *sums = reinterpret_cast<float *>(ring + PAIR_BYTES), *sums_up = sums + sums_bytes<NB>() / 4;
+    const staged x = staged_at(sums_up + sums_bytes<NB>() / 4, a.gate.col_tiles, rows, parts);
     launch_dependents();
     wait_inputs();
     const uint32_t choice = blockIdx.y, *chosen = a.expert + (size_t)first_row * a.top_k;
@@ -148,36 +152,17 @@ __global__ void __launch_bounds__(GEMV_THREADS) experts_in_kernel(const __grid_c
     if (rows > 1 && __syncthreads_or(before)) return;
     const step_input in = {STEP_PLAIN, a.moe_in, nullptr, nullptr, nullptr, a.gate.cols, 0, 0.0f};
     float acc[NB][4] = {}, acc_up[NB][4] = {};
-    constexpr int PER = 2;
-    const bool fast = a.gate.bits == 4 && a.gate.subs == 1 && a.up.bits == 4 && a.up.subs == 1;
+    const bool fast = tile_share::fits<4>(a.gate) && tile_share::fits<4>(a.up);
+    const tile_share share = tile_share::of(a.gate);
+    if (fast) share.fetch<4>(a.gate, expert, blockIdx.x, place), share.fetch<4>(a.up, expert, blockIdx.x, place_up);
+    copy_commit();
+    stage_input<STEP_PLAIN>(in, a.gate.cols, a.gate.col_tiles, first_row, x);
+    copy_wait<0>();
+    __syncthreads();
     if (fast) {
-        const size_t first = ((size_t)expert * a.gate.row_tiles + blockIdx.x) * a.gate.col_tiles;
-        const uint32_t warp = threadIdx.x / WARP;
-        tile<4, 1> gate[PER], up[PER];
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
-            const uint32_t c = warp + GEMV_WARPS * i;
-            if (c >= a.gate.col_tiles) continue;
-            load_tile(a.gate, first + c, gate[i]);
-            load_tile(a.up, first + c, up[i]);
-        }
-        stage_input(in, a.gate.cols, a.gate.col_tiles, first_row, x);
-        __syncthreads();
-        for (uint32_t c0 = warp; c0 < a.gate.col_tiles; c0 += GEMV_WARPS * PER) {
-#pragma unroll
-            for (int i = 0; i < PER; i++) {
-                const uint32_t c = c0 + GEMV_WARPS * i, next = c + GEMV_WARPS * PER;
-                if (c >= a.gate.col_tiles) continue;
-                tile_times<4, 1, NB>(gate[i], x, c, acc);
-                tile_times<4, 1, NB>(up[i], x, c, acc_up);
-                if (next >= a.gate.col_tiles) continue;
-                load_tile(a.gate, first + next, gate[i]);
-                load_tile(a.up, first + next, up[i]);
-            }
-        }
+        chunk_times<4, NB>(place, share.n, x, share.c, acc);
+        chunk_times<4, NB>(place_up, share.n, x, share.c, acc_up);
     } else {
-        stage_input(in, a.gate.cols, a.gate.col_tiles, first_row, x);
-        __syncthreads();
         any_row_tile_times<NB>(a.gate, expert, blockIdx.x, x, acc);
         any_row_tile_times<NB>(a.up, expert, blockIdx.x, x, acc_up);
     }
@@ -190,7 +175,7 @@ __global__ void __launch_bounds__(GEMV_THREADS) experts_in_kernel(const __grid_c
         if (chosen[r * a.top_k + k] != expert) continue;
         const uint32_t o = threadIdx.x % TILE_OUT;
         a.places[((size_t)(first_row + r) * a.top_k + k) * a.gate.rows + i] =
-            silu(take_sum<NB>(sums, GEMV_WARPS, r, o)) * take_sum<NB>(sums_up, GEMV_WARPS, r, o);
+            silu(take_sum<NB>(sums, GEMV_WARPS, rows, parts, r, o)) * take_sum<NB>(sums_up, GEMV_WARPS, rows, parts, r, o);
     }
 }
 
@@ -246,138 +231,147 @@ __device__ void list_units(const step_experts &a, uint32_t first_row, uint32_t r
     }
 }
 
-/* The B registers of column g of one k16 step, straight from a row in memory: hi or lo, and their sum onto `sum`. */
-template <int NB> __device__ __forceinline__ void split_pairs(const float2 &v, uint32_t part, uint32_t (&b)[NB], float (&sum)[NB]) {
-    const uint32_t hi = bf16_pair(v.x, v.y), lo = bf16_pair(v.x - bf16_low(hi), v.y - bf16_high(hi));
-    if (NB == 1)
-        b[0] = part ? lo : hi;
-    else
-        b[0] = hi, b[NB - 1] = lo;
-#pragma unroll
-    for (int n = 0; n < NB; n++) sum[n] += bf16_low(b[n]) + bf16_high(b[n]);
-}
+/* What a warp stages of a unit's input: up to OUT_COLUMNS (parts of the rows that chose it), of at most OUT_COLS inputs at a time. */
+constexpr uint32_t OUT_COLUMNS = 4, OUT_COLS = 512, OUT_TILES = OUT_COLS / TILE_IN;
+constexpr uint32_t OUT_STRIDE = OUT_TILES * 8 + 4; /* uint4 of a column */
+struct alignas(16) out_share {
+    uint4 x[OUT_WARPS][OUT_COLUMNS][OUT_STRIDE];
+    uint8_t chunks[OUT_WARPS][OUT_TILES / CHUNK][CHUNK_BYTES<4>];
+    float sum[OUT_WARPS][OUT_COLUMNS][OUT_TILES * 2];
+    float total[OUT_WARPS][STEP_ROWS][TILE_OUT]; /* weighted, of each warp's units */
+    units u;
+};
 
-/* A row tile of one matrix times rows that stand in memory (row: of this lane's column, NULL: zeros), by one warp. */
-template <int BITS, int SUBS, int NB>
-__device__ __forceinline__ void warp_tile_times(const tile<BITS, SUBS> &w, const float *row, uint32_t cols, uint32_t c,
-                                                float (&acc)[NB][4]) {
-    const uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, part = NB == 1 ? g / 4 : 0;
-    constexpr int STEPS = 4 / SUBS;
+/* A warp stages columns of inputs k0 … of one row: parts p of it become columns column + p·step. */
+__device__ __forceinline__ void warp_stage(const float *row, uint32_t k0, uint32_t cols, uint32_t tiles, uint32_t parts, uint32_t column,
+                                           uint32_t step, uint4 (*x)[OUT_STRIDE], float (*sums)[OUT_TILES * 2]) {
+    constexpr uint32_t UNITS = OUT_COLS / 4 / WARP;
+    const uint32_t lane = threadIdx.x % WARP, units = tiles * 16;
+    float4 raw[UNITS];
 #pragma unroll
-    for (int sub = 0; sub < SUBS; sub++) {
-        float low[NB][4] = {}, high[NB][4] = {}, sum[NB] = {};
+    for (uint32_t i = 0; i < UNITS; i++) {
+        const uint32_t u = lane + i * WARP;
+        if (i * WARP < units) raw[i] = load_unit(row, k0 + u / 4 * 16 + 2 * (u % 4), cols);
+    }
 #pragma unroll
-        for (int j = sub * STEPS; j < (sub + 1) * STEPS; j++) {
-            const uint32_t k = c * TILE_IN + j * 16 + 2 * t;
-            uint32_t b0[NB], b1[NB];
-            split_pairs<NB>(row ? load2(row, k, cols) : make_float2(0, 0), part, b0, sum);
-            split_pairs<NB>(row ? load2(row, k + 8, cols) : make_float2(0, 0), part, b1, sum);
-            if (BITS == 16) {
-                const uint4 a = w.code[BITS == 16 ? j : 0];
-#pragma unroll
-                for (int n = 0; n < NB; n++) mma_bf16(acc[n], a.x, a.y, a.z, a.w, b0[n], b1[n]);
-                continue;
-            }
-            const uint32_t v = word_of(w.code[0], j);
-#pragma unroll
-            for (int n = 0; n < NB; n++)
-                mma_bf16(low[n], codes_bf16(v), codes_bf16(v >> 4), codes_bf16(v >> 8), codes_bf16(v >> 12), b0[n], b1[n]);
-            if (BITS != 8) continue;
-            const uint32_t h = word_of(w.code[BITS == 8 ? 1 : 0], j);
-#pragma unroll
-            for (int n = 0; n < NB; n++)
-                mma_bf16(high[n], codes_bf16(h), codes_bf16(h >> 4), codes_bf16(h >> 8), codes_bf16(h >> 12), b0[n], b1[n]);
-        }
-        if (BITS == 16) continue;
-        constexpr float surplus = BITS == 8 ? 128.0f * 17.0f : 128.0f;
-        const float s0 = bf16_low(w.scale[sub][0]), s1 = bf16_low(w.scale[sub][1]);
-        const float bias0 = bf16_high(w.scale[sub][0]) - surplus * s0, bias1 = bf16_high(w.scale[sub][1]) - surplus * s1;
-#pragma unroll
-        for (int n = 0; n < NB; n++) {
-            const float whole = sum_lanes<4>(sum[n]); /* of column g; wanted: columns 2t and 2t + 1 */
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float of = __shfl_sync(0xFFFFFFFFu, whole, (2 * t + i) * 4);
-                acc[n][i] += s0 * (BITS == 8 ? low[n][i] + 16.0f * high[n][i] : low[n][i]) + bias0 * of;
-                acc[n][i + 2] += s1 * (BITS == 8 ? low[n][i + 2] + 16.0f * high[n][i + 2] : low[n][i + 2]) + bias1 * of;
-            }
+    for (uint32_t i = 0; i < UNITS; i++) {
+        if (i * WARP >= units) break;
+        const uint32_t u = lane + i * WARP, block = u / 4, at = ((block / 2) * 4 + u % 4) * 2 + block % 2;
+        float4 v = raw[i];
+#pragma unroll 1
+        for (uint32_t p = 0; p < parts; p++) {
+            const uint32_t a = bf16_pair(v.x, v.y), b = bf16_pair(v.z, v.w);
+            const float sum = sum_lanes<8>(bf16_low(a) + bf16_high(a) + bf16_low(b) + bf16_high(b));
+            v = make_float4(v.x - bf16_low(a), v.y - bf16_high(a), v.z - bf16_low(b), v.w - bf16_high(b));
+            if (u >= units) continue;
+            reinterpret_cast<uint2 *>(x[column + p * step])[at] = make_uint2(a, b);
+            if (u % 8 == 0) sums[column + p * step][u / 8] = sum;
         }
     }
 }
 
-template <int BITS, int SUBS, int NB, int PER>
-__device__ __forceinline__ void warp_row_tile_times(const cuda_mat &w, uint32_t which, uint32_t row_tile, const float *row,
-                                                    float (&acc)[NB][4]) {
-    const size_t first = ((size_t)which * w.row_tiles + row_tile) * w.col_tiles;
-    for (uint32_t c0 = 0; c0 < w.col_tiles; c0 += PER) {
-        tile<BITS, SUBS> t[PER];
-#pragma unroll
-        for (int i = 0; i < PER; i++)
-            if (c0 + i < w.col_tiles) load_tile(w, first + c0 + i, t[i]);
-#pragma unroll
-        for (int i = 0; i < PER; i++)
-            if (c0 + i < w.col_tiles) warp_tile_times<BITS, SUBS, NB>(t[i], row, w.cols, c0 + i, acc);
+/* Tiles of a row tile times what the warp has staged. */
+template <int BITS, int SUBS>
+__device__ __forceinline__ void warp_tiles_times(const cuda_mat &w, size_t first, uint32_t tiles, const staged &s, float (&acc)[1][4]) {
+    for (uint32_t c = 0; c < tiles; c++) {
+        tile<BITS, SUBS> t;
+        load_tile(w, first + c, t);
+        tile_times<BITS, SUBS, 1>(t, s, c, acc);
     }
 }
 
-template <int NB>
-__device__ __forceinline__ void warp_any_row_tile_times(const cuda_mat &w, uint32_t which, uint32_t row_tile, const float *row,
-                                                        float (&acc)[NB][4]) {
-    if (w.bits == 4 && w.subs == 1)
-        warp_row_tile_times<4, 1, NB, 8>(w, which, row_tile, row, acc);
-    else if (w.bits == 8 && w.subs == 1)
-        warp_row_tile_times<8, 1, NB, 1>(w, which, row_tile, row, acc);
+/* Any format but the usual one. */
+__device__ __noinline__ void warp_any_tiles_times(const cuda_mat &w, size_t first, uint32_t tiles, const staged &s, float (&acc)[1][4]) {
+    if (w.bits == 8 && w.subs == 1)
+        warp_tiles_times<8, 1>(w, first, tiles, s, acc);
     else if (w.bits == 4)
-        warp_row_tile_times<4, 2, NB, 1>(w, which, row_tile, row, acc);
+        warp_tiles_times<4, 2>(w, first, tiles, s, acc);
     else if (w.bits == 8)
-        warp_row_tile_times<8, 2, NB, 1>(w, which, row_tile, row, acc);
+        warp_tiles_times<8, 2>(w, first, tiles, s, acc);
     else
-        warp_row_tile_times<16, 1, NB, 1>(w, which, row_tile, row, acc);
+        warp_tiles_times<16, 1>(w, first, tiles, s, acc);
+}
+
+/* Rows begin … of those that chose a unit, as many as have room in OUT_COLUMNS: their weighted sums onto the warp's total.  Returns where
+ * to go on. */
+__device__ uint32_t unit_rows(const step_experts &a, uint32_t unit, uint32_t begin, uint32_t first_row, uint32_t rows, uint32_t parts,
+                              out_share &h) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4, most = OUT_COLUMNS / parts;
+    const cuda_mat &w = unit ? a.down : a.shared_down;
+    uint32_t row[OUT_COLUMNS], n = 0, next = begin;
+    for (; next < rows && n < most; next++)
+        if (h.u.place[unit][next] != NO_PLACE) row[n++] = next;
+    if (!n) return next;
+    const size_t first = ((size_t)(unit ? h.u.expert[unit] : 0) * w.row_tiles + blockIdx.x) * w.col_tiles;
+    const bool usual = w.bits == 4 && w.subs == 1;
+    float acc[1][4] = {};
+    staged s;
+    s.x = &h.x[warp][0][0];
+    s.sum = &h.sum[warp][0][0];
+    s.squares = nullptr;
+    s.stride = OUT_STRIDE, s.sums = OUT_TILES * 2, s.rows = n, s.parts = parts, s.columns = n * parts;
+    for (uint32_t c0 = 0; c0 < w.col_tiles; c0 += OUT_TILES) {
+        const uint32_t tiles = min(OUT_TILES, w.col_tiles - c0);
+        __syncwarp();
+        if (usual)
+            for (uint32_t c = 0; c < tiles; c += CHUNK) fetch_chunk<4>(w, first + c0 + c, min(CHUNK, tiles - c), h.chunks[warp][c / CHUNK]);
+        copy_commit();
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t place = h.u.place[unit][row[i]];
+            const float *from =
+                unit ? a.places + ((size_t)first_row * a.top_k + place) * w.cols : a.shared + (size_t)(first_row + place) * w.cols;
+            warp_stage(from, c0 * TILE_IN, w.cols, tiles, parts, i, n, h.x[warp], h.sum[warp]);
+        }
+        copy_wait<0>();
+        __syncwarp();
+        if (usual)
+#pragma unroll 1
+            for (uint32_t c = 0; c < tiles; c += CHUNK) chunk_times<4, 1>(h.chunks[warp][c / CHUNK], min(CHUNK, tiles - c), s, c, acc);
+        else
+            warp_any_tiles_times(w, first + c0, tiles, s, acc);
+    }
+    /* columns meet: through the warp's own staging room */
+    float *room = reinterpret_cast<float *>(h.x[warp]);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; i++) room[(2 * t + i % 2) * SUM_STRIDE + g + 8 * (i / 2)] = acc[0][i];
+    __syncwarp();
+    const uint32_t o = lane % TILE_OUT;
+    for (uint32_t i = lane / TILE_OUT; i < n; i += 2) {
+        float sum = 0;
+        for (uint32_t p = parts; p-- > 0;) sum += room[(p * n + i) * SUM_STRIDE + o];
+        h.total[warp][row[i]][o] += h.u.weight[unit][row[i]] * sum;
+    }
+    return next;
 }
 
 /* Block (row tile, block of rows): each warp takes units in turn, weighs their sums, and all are added to the residual. */
-template <int NB>
-__global__ void __launch_bounds__(OUT_THREADS) experts_out_kernel(const __grid_constant__ step_experts a, uint32_t block_rows) {
+__global__ void __launch_bounds__(OUT_THREADS)
+    experts_out_kernel(const __grid_constant__ step_experts a, uint32_t block_rows, uint32_t parts) {
     extern __shared__ uint4 shared[];
-    units &u = *reinterpret_cast<units *>(shared);
-    __shared__ float sums[OUT_WARPS * NB * 8 * SUM_STRIDE];
+    out_share &h = *reinterpret_cast<out_share *>(shared);
     const uint32_t first_row = blockIdx.y * block_rows, rows = min(block_rows, a.rows - first_row);
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     launch_dependents();
     if (warp == 0) { /* the shared expert's weights are known already */
         const uint32_t bytes = a.shared_down.col_tiles * cuda_tile_bytes(a.shared_down.bits);
         const char *p = reinterpret_cast<const char *>(a.shared_down.codes) + (size_t)blockIdx.x * bytes;
         for (uint32_t i = lane * 128; i < bytes; i += WARP * 128) prefetch_l2(p + i);
     }
+    for (uint32_t i = lane; i < STEP_ROWS * TILE_OUT; i += WARP) (&h.total[warp][0][0])[i] = 0;
+    if (threadIdx.x == 0) h.u.count = 1;
     wait_inputs();
-    if (threadIdx.x == 0) u.count = 1;
     __syncthreads();
-    list_units(a, first_row, rows, u);
+    list_units(a, first_row, rows, h.u);
     __syncthreads();
-    float total[NB][4] = {};
-    const uint32_t width = a.down.cols, row_of_lane = NB == 1 ? g % 4 : g;
-    for (uint32_t unit = warp; unit < u.count; unit += OUT_WARPS) {
-        float acc[NB][4] = {};
-        const uint16_t place = row_of_lane < rows ? u.place[unit][row_of_lane] : NO_PLACE;
-        if (unit == 0) {
-            const float *row = place == NO_PLACE ? nullptr : a.shared + (size_t)(first_row + place) * a.shared_down.cols;
-            warp_any_row_tile_times<NB>(a.shared_down, 0, blockIdx.x, row, acc);
-        } else {
-            const float *row = place == NO_PLACE ? nullptr : a.places + ((size_t)first_row * a.top_k + place) * width;
-            warp_any_row_tile_times<NB>(a.down, u.expert[unit], blockIdx.x, row, acc);
-        }
-#pragma unroll
-        for (int n = 0; n < NB; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t column = 2 * t + i % 2, r = NB == 1 ? column % 4 : column;
-                total[n][i] += (r < rows ? u.weight[unit][r] : 0.0f) * acc[n][i];
-            }
-    }
-    put_sums<NB>(sums, total);
+    for (uint32_t unit = warp; unit < h.u.count; unit += OUT_WARPS)
+        for (uint32_t row = 0; row < rows;) row = unit_rows(a, unit, row, first_row, rows, parts, h);
     __syncthreads();
     const uint32_t r = threadIdx.x / TILE_OUT, o = threadIdx.x % TILE_OUT, i = blockIdx.x * TILE_OUT + o;
-    if (r < rows && i < a.down.rows) a.residual[(size_t)(first_row + r) * a.down.rows + i] += take_sum<NB>(sums, OUT_WARPS, r, o);
+    if (r >= rows || i >= a.down.rows) return;
+    float sum = 0;
+    for (uint32_t w = 0; w < OUT_WARPS; w++) sum += h.total[w][r][o];
+    a.residual[(size_t)(first_row + r) * a.down.rows + i] += sum;
 }
 
 } // namespace calla
@@ -385,32 +379,29 @@ __global__ void __launch_bounds__(OUT_THREADS) experts_out_kernel(const __grid_c
 using namespace calla;
 
 void step_run_route(const cuda_device *d, const step_route *a, bool early, cudaStream_t stream) {
-    const uint32_t n = rows_per_block(d, a->router.col_tiles, a->rows);
+    const uint32_t n = rows_per_block(d, a->router.col_tiles, a->rows), p = d->parts;
     const dim3 grid(a->router.row_tiles + 1 + a->shared_gate.row_tiles, (a->rows + n - 1) / n);
-    const uint32_t x_bytes = staged_bytes(a->router.col_tiles, n);
-    if (n <= 4)
-        launch(route_kernel<1>, grid, GEMV_THREADS, 2 * sums_bytes<1>() + x_bytes, early, stream, *a, n);
+    const uint32_t x_bytes = staged_bytes(a->router.col_tiles, n, p);
+    if (n * p <= 8)
+        launch(route_kernel<1>, grid, GEMV_THREADS, PAIR_BYTES + 2 * sums_bytes<1>() + x_bytes, early, stream, *a, n, p);
     else
-        launch(route_kernel<2>, grid, GEMV_THREADS, 2 * sums_bytes<2>() + x_bytes, early, stream, *a, n);
+        launch(route_kernel<2>, grid, GEMV_THREADS, PAIR_BYTES + 2 * sums_bytes<2>() + x_bytes, early, stream, *a, n, p);
 }
 
 void step_run_experts_in(const cuda_device *d, const step_experts *a, bool early, cudaStream_t stream) {
-    const uint32_t n = rows_per_block(d, a->gate.col_tiles, a->rows);
+    const uint32_t n = rows_per_block(d, a->gate.col_tiles, a->rows), p = d->parts;
     const dim3 grid(a->gate.row_tiles, n * a->top_k, (a->rows + n - 1) / n);
-    const uint32_t x_bytes = staged_bytes(a->gate.col_tiles, n);
-    if (n <= 4)
-        launch(experts_in_kernel<1>, grid, GEMV_THREADS, 2 * sums_bytes<1>() + x_bytes, early, stream, *a, n);
+    const uint32_t x_bytes = staged_bytes(a->gate.col_tiles, n, p);
+    if (n * p <= 8)
+        launch(experts_in_kernel<1>, grid, GEMV_THREADS, PAIR_BYTES + 2 * sums_bytes<1>() + x_bytes, early, stream, *a, n, p);
     else
-        launch(experts_in_kernel<2>, grid, GEMV_THREADS, 2 * sums_bytes<2>() + x_bytes, early, stream, *a, n);
+        launch(experts_in_kernel<2>, grid, GEMV_THREADS, PAIR_BYTES + 2 * sums_bytes<2>() + x_bytes, early, stream, *a, n, p);
 }
 
 void step_run_experts_out(const cuda_device *d, const step_experts *a, bool early, cudaStream_t stream) {
-    const uint32_t n = rows_per_block(d, a->gate.col_tiles, a->rows);
+    const uint32_t n = a->rows < STEP_ROWS ? a->rows : STEP_ROWS;
     const dim3 grid(a->down.row_tiles, (a->rows + n - 1) / n);
-    if (n <= 4)
-        launch(experts_out_kernel<1>, grid, OUT_THREADS, sizeof(units), early, stream, *a, n);
-    else
-        launch(experts_out_kernel<2>, grid, OUT_THREADS, sizeof(units), early, stream, *a, n);
+    launch(experts_out_kernel, grid, OUT_THREADS, sizeof(out_share), early, stream, *a, n, d->parts);
 }
 
 cudaError_t moe_prepare(const cuda_device *d) {
@@ -420,5 +411,6 @@ cudaError_t moe_prepare(const cuda_device *d) {
     if (!e) e = cudaFuncSetAttribute(route_kernel<2>, limit, bytes);
     if (!e) e = cudaFuncSetAttribute(experts_in_kernel<1>, limit, bytes);
     if (!e) e = cudaFuncSetAttribute(experts_in_kernel<2>, limit, bytes);
+    if (!e) e = cudaFuncSetAttribute(experts_out_kernel, limit, (int)sizeof(out_share));
     return e;
 }

@@ -17,8 +17,9 @@ static step_input norm_input(const backend *b, const float *gain) {
     return (step_input){.source = STEP_NORM, .x = f32(b, BUF_RESIDUAL), .x_stride = b->s->hidden, .gain = gain, .eps = b->s->norm_eps};
 }
 
-/* Segments whose mixers run with the prompt's kernels. */
+/* Segments whose delta net runs with the prompt's kernels; and whose attention does, which knows a cache in bf16 only. */
 static bool is_long(const backend *b, const batch_segment *seg) { return b->prompt && seg->rows >= CUDA_SEGMENT_ROWS; }
+static bool attends_long(const backend *b, const batch_segment *seg) { return is_long(b, seg) && b->limits.kv == CALLA_KV_BF16; }
 
 /* ---- embedding and head ---- */
 
@@ -139,17 +140,18 @@ static void run_attention(backend *b, uint32_t layer, const cuda_layer *l, bool 
                         .heads = s->attention_heads,
                         .rows = t->rows,
                         .segments = t->segments,
-                        .most_rows = b->prompt ? CUDA_SEGMENT_ROWS - 1 : 0,
+                        .most_rows = b->prompt && b->limits.kv == CALLA_KV_BF16 ? CUDA_SEGMENT_ROWS - 1 : 0,
+                        .exact = !b->limits.fast,
                         .single = t->rows == t->segments,
                         .norm_eps = s->norm_eps};
     bool any_short = !b->prompt;
-    for (uint32_t g = 0; b->prompt && g < t->segments; g++) any_short |= !is_long(b, &t->segment[g]);
+    for (uint32_t g = 0; b->prompt && g < t->segments; g++) any_short |= !attends_long(b, &t->segment[g]);
     if (!a.single) step_run_attention_write(&a, b->prompt ? b->scratch.queries : NULL, b->stream);
     if (any_short) step_run_attention(&a, early, b->stream);
     const step_input gate = gated_input(b);
     for (uint32_t g = 0; b->prompt && g < t->segments; g++) {
         const batch_segment *seg = &t->segment[g];
-        if (!is_long(b, seg)) {
+        if (!attends_long(b, seg)) {
             gate_short(b, &gate, values, seg);
             continue;
         }

@@ -5,6 +5,8 @@
  * alternate in a ring of shared memory: K0, V0, K1, V1, …, loaded ahead.  All operands stand as blocks of 64 dimensions of swizzled
  * 128-byte rows (gemm_ptx.cuh).  On sm_90a the products are wgmma, elsewhere mma.sync; the sums have the same fragments.
  *
+ * On an H200: 375 TFLOP/s for 8,192 rows from position 0, 475 far into a prompt (of 788); with mma.sync 208.
+ *
  * Cached rows behind the last position are not read: they may hold anything, and 0 · NaN is NaN. */
 #include "backend/cuda/gemm_ptx.cuh"
 #include "backend/cuda/kernels.h"

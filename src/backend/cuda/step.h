@@ -1,7 +1,7 @@
 /* step.h: launch functions of the kernels that compute a few rows at a time: decoding, and every batch in exact precision.
  *
- * Activations are f32 in device memory.  A product takes them as the sum of two bf16 numbers (16 bits of significand and a bit more), so
- * rows come out the same, but for the order of sums, as with float32 products.  Up to STEP_ROWS rows share one reading of the weights;
+ * Activations are f32 in device memory.  A product takes them as the sum of two bf16 numbers (17 bits of significand), or in exact
+ * precision of three, which is all of them: then results differ from float32 products by the order of sums alone.  Up to STEP_ROWS rows share one reading of the weights;
  * more rows are done in blocks of that many.  `early`: start before the kernel in front has ended (device.cuh). */
 #ifndef CALLA_BACKEND_CUDA_STEP_H
 #define CALLA_BACKEND_CUDA_STEP_H
@@ -12,17 +12,19 @@
 extern "C" {
 #endif
 
-enum { STEP_ROWS = 8, STEP_MAX_COLS = 4096, STEP_MAX_PARTS = 4, STEP_MAX_SPLITS = 64, STEP_HEAD_BLOCKS = 1024 };
+enum { STEP_ROWS = 8, STEP_MAX_COLS = 4096, STEP_MAX_PARTS = 4, STEP_MAX_TOP_K = 16, STEP_MAX_SPLITS = 64, STEP_HEAD_BLOCKS = 1024 };
 
 typedef struct cuda_device { /* what grids depend on */
     uint32_t multiprocessors, shared_bytes /* most of one block */;
-    bool early; /* dependent launch is there */
+    uint32_t parts; /* bf16 numbers that stand for a float of a row: 2 (fast) or 3 (exact) */
+    bool early;     /* dependent launch is there */
 } cuda_device;
 
 /* Raises the limit of shared memory of the kernels that need it; once per device. */
 /* Raise the limit of shared memory of the kernels that need it; once per device. */
 cudaError_t linear_prepare(const cuda_device *device);
 cudaError_t moe_prepare(const cuda_device *device);
+cudaError_t attention_prepare(void);
 
 /* Where the input of a product comes from; what is done to it on the way stands beside. */
 typedef enum step_source {
@@ -126,6 +128,7 @@ typedef struct step_attention {
     float *partial;     /* step_attention_partial_floats */
     uint32_t *counters; /* [rows][kv heads], zero */
     uint32_t in_stride, out_stride, heads, rows, segments, most_rows;
+    bool exact;  /* weights of values keep more than bf16 */
     bool single; /* every segment has one row: its key is written on the way; else step_run_attention_write goes before */
     float norm_eps;
 } step_attention;

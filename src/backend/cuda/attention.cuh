@@ -1,0 +1,92 @@
+/* attention.cuh: what the kernels of single rows' attention share: where keys and values lie, how they get there, and how a row's keys
+ * are cut into splits and their sums put together. */
+#ifndef CALLA_BACKEND_CUDA_ATTENTION_CUH
+#define CALLA_BACKEND_CUDA_ATTENTION_CUH
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/step.h"
+
+namespace calla {
+
+constexpr uint32_t MAX_GROUP = 8, LEAST_SPLIT = 128;
+constexpr uint32_t PARTIAL = HEAD_DIM + 2; /* of a split and head: Σ p v, then the maximum score and Σ p */
+
+__device__ __forceinline__ size_t page_elements(const cuda_kv &kv) { return (size_t)2 * kv.kv_heads * KV_PAGE_TOKENS * HEAD_DIM; }
+
+/* Elements before K (v = 0) or V (v = 1) of a head at a position. */
+__device__ __forceinline__ size_t kv_at(const cuda_kv &kv, uint32_t page, uint32_t v, uint32_t head, uint32_t position) {
+    return page * page_elements(kv) + ((size_t)(v * kv.kv_heads + head) * KV_PAGE_TOKENS + position % KV_PAGE_TOKENS) * HEAD_DIM;
+}
+
+/* A warp norms and rotates a head: lane has values lane + 32·i; the pairs (j, j + 32), j < 32, are its first two. */
+__device__ __forceinline__ void norm_rotate(const float *x, const float *gain, const float *rotary, float eps, float (&out)[8]) {
+    const uint32_t lane = threadIdx.x % WARP;
+    float squares = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        out[i] = x[lane + WARP * i];
+        squares += out[i] * out[i];
+    }
+    const float scale = rsqrtf(sum_lanes<32>(squares) * (1.0f / HEAD_DIM) + eps);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) out[i] *= scale * gain[lane + WARP * i];
+    const float c = rotary[lane], s = rotary[ROTARY_DIM / 2 + lane], a = out[0], b = out[1];
+    out[0] = a * c - b * s;
+    out[1] = b * c + a * s;
+}
+
+__device__ __forceinline__ uint16_t to_bf16(float x) { return (uint16_t)bf16_pair(x, 0.0f); }
+
+__device__ __forceinline__ void store_kv(const cuda_kv &kv, size_t at, const float (&x)[8]) {
+    const uint32_t lane = threadIdx.x % WARP;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        if (kv.f32)
+            static_cast<float *>(kv.layer)[at + lane + WARP * i] = x[i];
+        else
+            static_cast<uint16_t *>(kv.layer)[at + lane + WARP * i] = to_bf16(x[i]);
+    }
+}
+
+/* Key and value of one row and head, by one warp each: `v` says which. */
+__device__ inline void write_key_or_value(const step_attention &a, uint32_t row, uint32_t page, uint32_t position, uint32_t head,
+                                          uint32_t v) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const float *k = a.in + (size_t)row * a.in_stride + 2 * (size_t)a.heads * HEAD_DIM + head * HEAD_DIM;
+    float x[8];
+    if (v) {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) x[i] = k[a.kv.kv_heads * HEAD_DIM + lane + WARP * i];
+    } else {
+        norm_rotate(k, a.k_gain, a.rotary + (size_t)row * ROTARY_DIM, a.norm_eps, x);
+    }
+    store_kv(a.kv, kv_at(a.kv, page, v, head, position), x);
+}
+
+/* A row's keys are cut into splits of equal size, as few as LEAST_SPLIT keys: at most `most`. */
+__device__ __forceinline__ uint32_t split_keys(uint32_t keys, uint32_t most) {
+    const uint32_t per = (keys + most - 1) / most;
+    return per < LEAST_SPLIT ? LEAST_SPLIT : (per + 31) / 32 * 32;
+}
+
+/* The last block of a row and K/V head: all splits' sums into out; a thread has one of the 256 values. */
+__device__ inline void add_splits(const float *partial, uint32_t splits, uint32_t group, float *out) {
+    for (uint32_t j = 0; j < group; j++) {
+        float most = -INFINITY, sum = 0, value = 0;
+        for (uint32_t s = 0; s < splits; s++) most = fmaxf(most, __ldcg(partial + ((size_t)s * group + j) * PARTIAL + HEAD_DIM));
+#pragma unroll 4
+        for (uint32_t s = 0; s < splits; s++) {
+            const float *p = partial + ((size_t)s * group + j) * PARTIAL;
+            const float weight = expf(__ldcg(p + HEAD_DIM) - most);
+            sum += weight * __ldcg(p + HEAD_DIM + 1);
+            value += weight * __ldcg(p + threadIdx.x);
+        }
+        out[(size_t)j * HEAD_DIM + threadIdx.x] = value / sum;
+    }
+}
+
+void run_attention_bf16(const step_attention *a, bool early, cudaStream_t stream); /* attention_bf16.cu */
+
+} // namespace calla
+
+#endif
