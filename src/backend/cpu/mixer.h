@@ -8,7 +8,7 @@
  *   v_exp                    with a relative error under 2e-7
  *   v_sum; v_sums            the sum of the lanes of one vector; of LANES vectors, as one
  *   v_prefetch, v_prefetch_far   a cache line to the first, or the second cache
- *   DELTA_VECS, CHUNK, CHUNK_VECS, SUMS (16 or 8, and a multiple of LANES), VALUE_VECS   tiles that fill the registers, see where they are used
+ *   DELTA_VECS, CHUNK, CHUNK_VECS, SUMS (16 or 8, and a multiple of LANES), VALUE_VECS   tiles that fill the registers
  *   MIXER(name)              the name that a function has outside
  * What is a loop over a constant here is unrolled there. */
 #include <stdint.h>
