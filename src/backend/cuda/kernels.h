@@ -84,7 +84,8 @@ typedef struct cuda_kv {
 /* out[r][o] = or += Σ_k W[o][k] x[r][k] for r < rows and o < w->rows. */
 void cuda_gemm(const cuda_mat *w, const uint16_t *x, uint32_t x_stride, float *out, uint32_t out_stride, uint32_t rows, bool add,
                cudaStream_t stream);
-/* out[r][o] = silu(gate x) · (up x), bf16: the shared expert's first half.  Gate and up have the same shape, bits and subs, here and below. */
+/* out[r][o] = silu(gate x) · (up x), bf16: the shared expert's first half.  Gate and up have the same shape, bits and subs, here and
+ * below. */
 void cuda_gemm_swiglu(const cuda_mat *gate, const cuda_mat *up, const uint16_t *x, uint32_t x_stride, uint16_t *out, uint32_t out_stride,
                       uint32_t rows, cudaStream_t stream);
 /* residual[r][o] += scale[r] · Σ_k W[o][k] x[r][k]: the shared expert's second half, scaled by its gate. */
@@ -120,8 +121,8 @@ void cuda_attention_prefill(const uint16_t *q, const float *gate, uint32_t gate_
                             uint32_t first_position, uint32_t rows, uint32_t heads, uint16_t *out, cudaStream_t stream);
 
 /* One segment of many rows through conv, delta rule (chunked) and gated norm.
- * in [rows][in_stride] f32: qkv | z | a | b, in_stride a multiple of 4.  conv_src, conv_dst [3][channels] f32 windows, oldest first, and state_src, state_dst
- * [value heads][128 key][128 value] f32: source NULL is all zeros; source and destination are never the same.
+ * in [rows][in_stride] f32: qkv | z | a | b, in_stride a multiple of 4.  conv_src, conv_dst [3][channels] f32 windows, oldest first, and
+ * state_src, state_dst [value heads][128 key][128 value] f32: source NULL is all zeros; source and destination are never the same.
  * out [rows][value heads·128] bf16: rmsnorm(o)·norm · silu(z), the input of the output projection.
  * scratch: cuda_gdn_scratch_bytes. */
 typedef struct cuda_gdn_weights {
