@@ -30,9 +30,10 @@ void cpu_attention_in(backend *b, uint32_t layer) {
     const layer_weights *l = &b->w->layer[layer];
     const size_t stride = shape_mixer_in_values(s);
     float *q = b->buf[BUF_MIXER_IN], *k = q + 2 * (size_t)shape_query_values(s), *v = k + shape_kv_values(s);
-    cpu_norm_input(b, &l->norm_mixer, b->scratch.normed);
+    cpu_norm_input(b, &l->norm_mixer, b->scratch.normed, false);
     const cpu_x *x = &b->scratch.input;
-    const cpu_linear jobs[] = {{&l->k, x, k, stride, CPU_STORE}, {&l->v, x, v, stride, CPU_STORE}, {&l->q, x, q, stride, CPU_STORE}};
+    const cpu_linear jobs[] = {
+        {&l->k, x, k, stride, CPU_STORE, false}, {&l->v, x, v, stride, CPU_STORE, false}, {&l->q, x, q, stride, CPU_STORE, false}};
     if (layer + 1 < s->layers || !b->batch->last || !cpu_does(b, CPU_LAST_ROWS)) {
         cpu_run_linear(b, jobs, 3);
         return;
@@ -40,7 +41,7 @@ void cpu_attention_in(backend *b, uint32_t layer) {
     cpu_run_linear(b, jobs, 2); /* of all rows; the rest is for the wanted ones alone */
     keep_wanted_rows(b);
     if (!b->batch->rows) return;
-    cpu_norm_input(b, &l->norm_mixer, b->scratch.normed);
+    cpu_norm_input(b, &l->norm_mixer, b->scratch.normed, false);
     cpu_run_linear(b, jobs + 2, 1);
 }
 
@@ -260,9 +261,9 @@ static void gate_task(void *context, uint32_t row, uint32_t thread) {
 
 void cpu_attention_out(backend *b, uint32_t layer) {
     const uint32_t n = shape_query_values(b->s);
-    cpu_x_shape(&b->scratch.input, b->scratch.normed, n, n, b->batch->rows);
+    cpu_x_shape(&b->scratch.input, b->scratch.normed, n, n, b->batch->rows, true);
     cpu_each_row(b, gate_task, b, b->batch->rows);
-    cpu_linear job = {&b->w->layer[layer].attn_out, &b->scratch.input, b->buf[BUF_RESIDUAL], b->s->hidden, CPU_ADD};
+    cpu_linear job = {&b->w->layer[layer].attn_out, &b->scratch.input, b->buf[BUF_RESIDUAL], b->s->hidden, CPU_ADD, true};
     cpu_run_linear(b, &job, 1);
 }
 

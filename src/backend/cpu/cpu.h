@@ -71,6 +71,7 @@ typedef struct cpu_linear { /* out[r][o] = or += Σ_k W[o][k] x[r][k] for all ro
     float *out;
     size_t stride;
     cpu_epilogue epilogue;
+    bool fine; /* in fast precision: multiply what x's 8 bits left over as well, if it is there */
 } cpu_linear;
 
 /* Runs up to CPU_MAX_JOBS matrices in one meeting of the pool. */
@@ -84,7 +85,7 @@ uint32_t cpu_task_outputs(const backend *b, const weight_mat *m, uint64_t matric
 void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
                uint32_t n, float *acc);
 /* Sets the shape of x and makes row r ready from values [cols], which must stay in place if plain matrices use it. */
-void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows);
+void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows, bool fine);
 void cpu_x_row(const backend *b, cpu_x *x, uint32_t row);
 
 /* ---- peak.c ---- */
@@ -93,7 +94,7 @@ void cpu_dot_rates(backend *b, calla_dot_rates *out);
 /* ---- rows.c ---- */
 void cpu_rmsnorm(const backend *b, const float *x, const float *gain, uint32_t n, float *out);
 /* scratch.normed and scratch.input ← rmsnorm(residual) · gain, for all rows */
-void cpu_norm_input(backend *b, const weight_vec *gain, float *out);
+void cpu_norm_input(backend *b, const weight_vec *gain, float *out, bool fine);
 void cpu_embed(backend *b);
 void cpu_head(backend *b);
 /* Runs fn for each row on the pool, or here when there is one. */

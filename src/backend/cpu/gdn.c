@@ -13,12 +13,12 @@ void cpu_gdn_in(backend *b, uint32_t layer) {
     const layer_weights *l = &b->w->layer[layer];
     const size_t stride = shape_mixer_in_values(s);
     float *qkv = b->buf[BUF_MIXER_IN], *z = qkv + shape_conv_channels(s), *a = z + shape_gdn_values(s), *beta = a + s->gdn_value_heads;
-    cpu_norm_input(b, &l->norm_mixer, b->scratch.normed);
+    cpu_norm_input(b, &l->norm_mixer, b->scratch.normed, true);
     const cpu_x *x = &b->scratch.input;
-    const cpu_linear jobs[] = {{&l->in_qkv, x, qkv, stride, CPU_STORE},
-                               {&l->in_z, x, z, stride, CPU_STORE},
-                               {&l->in_a, x, a, stride, CPU_STORE},
-                               {&l->in_b, x, beta, stride, CPU_STORE}};
+    const cpu_linear jobs[] = {{&l->in_qkv, x, qkv, stride, CPU_STORE, false},
+                               {&l->in_z, x, z, stride, CPU_STORE, true},
+                               {&l->in_a, x, a, stride, CPU_STORE, true},
+                               {&l->in_b, x, beta, stride, CPU_STORE, true}};
     cpu_run_linear(b, jobs, 4);
 }
 
@@ -134,8 +134,8 @@ static void gate_task(void *context, uint32_t row, uint32_t thread) {
 void cpu_gdn_out(backend *b, uint32_t layer) {
     gdn_run run = {b, layer};
     const uint32_t n = shape_gdn_values(b->s);
-    cpu_x_shape(&b->scratch.input, b->scratch.normed, n, n, b->batch->rows);
+    cpu_x_shape(&b->scratch.input, b->scratch.normed, n, n, b->batch->rows, true);
     cpu_each_row(b, gate_task, &run, b->batch->rows);
-    cpu_linear job = {&b->w->layer[layer].gdn_out, &b->scratch.input, b->buf[BUF_RESIDUAL], b->s->hidden, CPU_ADD};
+    cpu_linear job = {&b->w->layer[layer].gdn_out, &b->scratch.input, b->buf[BUF_RESIDUAL], b->s->hidden, CPU_ADD, true};
     cpu_run_linear(b, &job, 1);
 }

@@ -17,6 +17,7 @@ enum {
  * low and high nibbles of 32 bytes of codes are the even and odd inputs. */
 typedef struct cpu_x {
     uint32_t cols, rows, groups; /* groups: cols / 64 */
+    bool fine;                   /* q8 holds 2·rows: behind the rows, what their 8 bits left over, in 8 bits again */
     const float *plain;          /* [rows][plain_stride]: as they were, for matrices without a fast kernel */
     size_t plain_stride;
     float *f32;       /* [rows][cols] reordered; exact precision */

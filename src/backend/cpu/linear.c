@@ -9,23 +9,41 @@
 
 enum { TASK_BYTES = 128 << 10, TASKS_PER_THREAD = 4 };
 
-void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows) {
+void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows, bool fine) {
     x->plain = plain;
     x->plain_stride = stride;
     x->cols = cols;
     x->rows = rows;
     x->groups = cols / CPU_GROUP;
+    x->fine = fine;
+}
+
+/* out ← x − scale · q8: q8 is in the order of cpu_x */
+static void left_over(const float *x, uint32_t cols, const int8_t *q8, const float *scale, float *out) {
+    for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, q8 += CPU_GROUP, out += CPU_GROUP)
+        for (uint32_t i = 0; i < CPU_GROUP / 2; i++) {
+            out[2 * i] = x[2 * i] - scale[g] * (float)q8[i];
+            out[2 * i + 1] = x[2 * i + 1] - scale[g] * (float)q8[CPU_GROUP / 2 + i];
+        }
 }
 
 void cpu_x_row(const backend *b, cpu_x *x, uint32_t row) {
     const float *plain = x->plain + row * x->plain_stride;
     const size_t at = (size_t)row * x->cols, g = (size_t)row * x->groups;
     if (x->cols % CPU_GROUP) return; /* such a matrix has no fast kernel */
-    if (b->q8)
-        b->k->prepare_q8(plain, x->cols, x->q8 + at, x->scale + g, x->sum + g);
-    else
+    if (!b->q8) {
         b->k->prepare_f32(plain, x->cols, x->f32 + at, x->sum + g);
+        return;
+    }
+    b->k->prepare_q8(plain, x->cols, x->q8 + at, x->scale + g, x->sum + g);
+    if (!x->fine) return;
+    float rest[CPU_MAX_COLS];
+    left_over(plain, x->cols, x->q8 + at, x->scale + g, rest);
+    const size_t behind = (size_t)x->rows * x->cols, g_behind = (size_t)x->rows * x->groups;
+    b->k->prepare_q8(rest, x->cols, x->q8 + behind + at, x->scale + g_behind + g, x->sum + g_behind + g);
 }
+
+static bool has_kernel(const weight_mat *m) { return m->bits == 4 && m->group == CPU_GROUP; }
 
 /* Any bits and group: rows are widened whole. */
 static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x,
@@ -40,10 +58,10 @@ static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, u
 
 void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
                uint32_t n, float *acc) {
-    if (m->bits == 4 && m->group == CPU_GROUP && x->fixed_order && n > 1) /* kernels for several rows sum in another order */
+    if (has_kernel(m) && x->fixed_order && n > 1) /* kernels for several rows sum in another order */
         for (uint32_t i = 0; i < n; i++)
             b->k->linear(m, which, first, count, x, list ? list + i : &i, 1, b->q8, acc + (size_t)i * CPU_PANEL);
-    else if (m->bits == 4 && m->group == CPU_GROUP)
+    else if (has_kernel(m))
         b->k->linear(m, which, first, count, x, list, n, b->q8, acc);
     else
         panel_plain(b, m, which, first, count, x, list, n, acc);
@@ -86,7 +104,11 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
     cpu_fetch(job->m, 0, o);
     for (; o < end; o += CPU_PANEL) {
         const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
-        cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, job->x->rows, acc);
+        const uint32_t rows = job->x->rows;
+        const bool fine = job->fine && job->x->fine && run->b->q8 && has_kernel(job->m);
+        cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, fine ? 2 * rows : rows, acc);
+        if (fine)
+            for (uint32_t j = 0; j < rows * CPU_PANEL; j++) acc[j] += acc[rows * CPU_PANEL + j];
         for (uint32_t r = 0; r < job->x->rows; r++) {
             float *out = job->out + r * job->stride + o;
             const float *in = acc + (size_t)r * CPU_PANEL;

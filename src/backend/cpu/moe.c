@@ -48,14 +48,14 @@ void cpu_route(backend *b, uint32_t layer) {
     const model_shape *s = b->s;
     const layer_weights *l = &b->w->layer[layer];
     moe_run run = {.b = b, .l = l};
-    cpu_norm_input(b, &l->norm_moe, b->buf[BUF_MOE_IN]);
+    cpu_norm_input(b, &l->norm_moe, b->buf[BUF_MOE_IN], false);
     const cpu_x *x = &b->scratch.input;
-    const cpu_linear jobs[] = {{&l->router, x, b->scratch.router, s->experts, CPU_STORE},
-                               {&l->shared_router, x, shared_gate_values(b), 1, CPU_STORE},
-                               {&l->shared_gate, x, b->buf[BUF_SHARED], s->shared_width, CPU_STORE},
-                               {&l->shared_up, x, b->scratch.up, s->shared_width, CPU_STORE}};
+    const cpu_linear jobs[] = {{&l->router, x, b->scratch.router, s->experts, CPU_STORE, false},
+                               {&l->shared_router, x, shared_gate_values(b), 1, CPU_STORE, false},
+                               {&l->shared_gate, x, b->buf[BUF_SHARED], s->shared_width, CPU_STORE, false},
+                               {&l->shared_up, x, b->scratch.up, s->shared_width, CPU_STORE, false}};
     cpu_run_linear(b, jobs, 4);
-    cpu_x_shape(&b->scratch.shared, b->buf[BUF_SHARED], s->shared_width, s->shared_width, b->batch->rows);
+    cpu_x_shape(&b->scratch.shared, b->buf[BUF_SHARED], s->shared_width, s->shared_width, b->batch->rows, false);
     cpu_each_row(b, choose_task, &run, b->batch->rows);
 }
 
@@ -129,7 +129,7 @@ void cpu_expert_in(backend *b, uint32_t layer) {
     run.task_outputs = cpu_task_outputs(b, &run.l->expert_gate, run.active, b->batch->rows);
     run.tasks_per_expert = (s->expert_width + run.task_outputs - 1) / run.task_outputs;
     pool_run(b->pool, expert_in_task, &run, run.active * run.tasks_per_expert);
-    cpu_x_shape(&b->scratch.experts, b->buf[BUF_EXPERT], s->expert_width, s->expert_width, b->batch->rows * s->top_k);
+    cpu_x_shape(&b->scratch.experts, b->buf[BUF_EXPERT], s->expert_width, s->expert_width, b->batch->rows * s->top_k, false);
     if (b->batch->rows <= CPU_FEW_ROWS) /* less work than a meeting of the threads */
         for (uint32_t p = 0; p < b->batch->rows * s->top_k; p++) ready_task(&run, p, 0);
     else

@@ -36,9 +36,9 @@ static void norm_task(void *context, uint32_t task, uint32_t thread) {
     cpu_x_row(b, &b->scratch.input, task);
 }
 
-void cpu_norm_input(backend *b, const weight_vec *gain, float *out) {
+void cpu_norm_input(backend *b, const weight_vec *gain, float *out, bool fine) {
     norm_run run = {b, gain, NULL};
-    cpu_x_shape(&b->scratch.input, out, b->s->hidden, b->s->hidden, b->batch->rows);
+    cpu_x_shape(&b->scratch.input, out, b->s->hidden, b->s->hidden, b->batch->rows, fine);
     cpu_each_row(b, norm_task, &run, b->batch->rows);
 }
 
@@ -56,9 +56,9 @@ void cpu_head(backend *b) {
     const row_batch *t = b->batch;
     if (!t->wanted) return;
     norm_run run = {b, &b->w->final_norm, t->wanted_row};
-    cpu_x_shape(&b->scratch.input, b->scratch.normed, b->s->hidden, b->s->hidden, t->wanted);
+    cpu_x_shape(&b->scratch.input, b->scratch.normed, b->s->hidden, b->s->hidden, t->wanted, false);
     cpu_each_row(b, norm_task, &run, t->wanted);
-    cpu_linear job = {&b->w->lm_head, &b->scratch.input, b->buf[BUF_LOGITS], b->s->vocabulary, CPU_STORE};
+    cpu_linear job = {&b->w->lm_head, &b->scratch.input, b->buf[BUF_LOGITS], b->s->vocabulary, CPU_STORE, false};
     cpu_run_linear(b, &job, 1);
     for (uint32_t i = 0; i < t->samples; i++)
         ref_sample((const float *)b->buf[BUF_LOGITS] + (size_t)t->sample_of[i] * b->s->vocabulary, b->s->vocabulary, &t->sample[i],
