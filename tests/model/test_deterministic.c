@@ -73,7 +73,7 @@ static void check_batch(rig *r, const int32_t *ids) {
 }
 
 static void check(const char *dir, uint32_t n, calla_kv kv, bool fast) {
-    rig r = rig_open_deterministic(dir, n, ROWS, SEQUENCES, kv, fast);
+    rig r = rig_open_deterministic(dir, n, ROWS, SEQUENCES, kv, fast, false);
     int32_t ids[PROMPT];
     random_state = 1;
     for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)below(r.w->shape.vocabulary < 256 ? r.w->shape.vocabulary : 256);
@@ -82,6 +82,9 @@ static void check(const char *dir, uint32_t n, calla_kv kv, bool fast) {
     check_cut(&r, ids, n, whole, 6);
     check_cut(&r, ids, n, whole, 300);
     check_batch(&r, ids);
+    rig_close(&r);
+    r = rig_open_deterministic(dir, n, ROWS, SEQUENCES, kv, fast, true);
+    check_cut(&r, ids, n, whole, 300);
     free(whole);
     rig_close(&r);
 }

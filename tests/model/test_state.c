@@ -26,8 +26,9 @@ static int set_up_with(void **state, calla_kv kv) {
     arrays_close(ref);
     if (n != N) return -1;
     const char *dir = test_data("checkpoints/tiny-c");
-    f->r = kv == CALLA_KV_Q8 ? rig_open_deterministic(dir, N, 512, 3, kv, false) /* a code that rounds otherwise would move logits far */
-                             : rig_open(dir, N, 512, 3, kv);
+    f->r = kv == CALLA_KV_Q8
+               ? rig_open_deterministic(dir, N, 512, 3, kv, false, false) /* a code that rounds otherwise would move logits far */
+               : rig_open(dir, N, 512, 3, kv);
     f->V = f->r.w->shape.vocabulary;
     f->want = malloc(f->V * sizeof *f->want);
     sequence *s = rig_sequence(&f->r);

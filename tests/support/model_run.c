@@ -17,7 +17,8 @@ static const char *device(void) {
     return name ? name : "ref";
 }
 
-static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool deterministic) {
+static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool deterministic,
+                    bool all_rows) {
     calla_error err;
     rig r = {.kv = kv};
     must(weights_open(dir, &r.w, &err), &err);
@@ -27,6 +28,7 @@ static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t se
                        .max_wanted = rows,
                        .fast = fast,
                        .deterministic = deterministic,
+                       .all_rows = all_rows,
                        .sequences = sequences,
                        .kv_tokens = sequences * (tokens + KV_PAGE_TOKENS),
                        .kv = kv};
@@ -35,11 +37,11 @@ static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t se
 }
 
 rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv) {
-    return open_rig(dir, tokens, rows, sequences, kv, getenv("CALLA_TEST_FAST") != NULL, false);
+    return open_rig(dir, tokens, rows, sequences, kv, getenv("CALLA_TEST_FAST") != NULL, false, false);
 }
 
-rig rig_open_deterministic(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast) {
-    return open_rig(dir, tokens, rows, sequences, kv, fast, true);
+rig rig_open_deterministic(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool all_rows) {
+    return open_rig(dir, tokens, rows, sequences, kv, fast, true, all_rows);
 }
 
 void rig_close(rig *r) {

@@ -13,8 +13,8 @@ typedef struct rig {
 /* Opens dir for prompts of up to `tokens` tokens in chunks of up to `rows`, logits for all of them, on the
  * backend that CALLA_TEST_DEVICE names (default ref).  Ends the test on failure. */
 rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv);
-/* The same with deterministic sums, in the precision given. */
-rig rig_open_deterministic(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast);
+/* The same with deterministic sums, in the precision given; all_rows: also in the last layer. */
+rig rig_open_deterministic(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool all_rows);
 void rig_close(rig *r);
 
 /* Appends ids [n] to s in one step and copies the logits of all rows to logits [n][vocabulary] (NULL: wants none but the last row's,
