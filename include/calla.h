@@ -132,8 +132,8 @@ typedef struct calla_session calla_session;
 /* Q8: 8 bits a value and a scale for each 64. */
 typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32, CALLA_KV_Q8 } calla_kv;
 
-/* Exact: activations in float32.  Fast: 8-bit activations in front of 4-bit matrices, where the device has kernels for it (docs/quality.md
- * says what it costs); a device without them computes exactly. */
+/* Exact: activations in float32.  Fast, what the commands do unless told otherwise: 8-bit activations in front of 4-bit matrices, where the
+ * device has kernels for it (docs/quality.md says what it costs); a device without them computes exactly. */
 typedef enum calla_precision { CALLA_PRECISION_EXACT = 0, CALLA_PRECISION_FAST } calla_precision;
 
 typedef struct calla_engine_options { /* zero means default */

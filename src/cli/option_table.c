@@ -128,10 +128,11 @@ const option_spec option_table[OPTION_COUNT] = {
         {.name = "precision",
          .value = "exact|fast",
          .type = OPTION_CHOICE,
-         .preset = "exact",
+         .preset = "fast",
          .env = "CALLA_PRECISION",
          .commands = COMPUTES,
-         .help = "exact: activations in float32; fast: in 8 bits before 4-bit matrices, where the CPU has instructions for it"},
+         .help = "exact: activations in float32; fast: in 8 bits before 4-bit matrices (16 before the most sensitive), where the CPU has "
+                 "instructions for it; docs/quality.md says what that costs"},
     [OPTION_DETERMINISTIC] = {.name = "deterministic",
                               .type = OPTION_FLAG,
                               .env = "CALLA_DETERMINISTIC",

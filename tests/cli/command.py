@@ -18,6 +18,7 @@ SECONDS = 120
 def environment(**changes):
     """The environment without calla's own variables but CALLA_POCKET, and with some changes."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith('CALLA_')}
+    kept['CALLA_PRECISION'] = 'exact'  # answers are compared with recorded ones
     return dict(kept, **changes)
 
 

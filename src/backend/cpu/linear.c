@@ -78,6 +78,7 @@ void cpu_fetch(const weight_mat *m, uint32_t which, uint32_t first) {
     enum { CODES = 4096, LINE = 64 };
     const uint64_t row = (uint64_t)which * m->rows + first, scale_bytes = 2 * weight_row_groups(m);
     const uint8_t *codes = m->codes + row * weight_row_bytes(m);
+    __asm__ volatile(""); /* gcc drops calls of functions that only prefetch */
     for (uint32_t at = 0; at < CODES; at += LINE) __builtin_prefetch(codes + at);
     if (!scale_bytes) return;
     for (uint32_t at = 0; at < CODES / 16; at += LINE) {
