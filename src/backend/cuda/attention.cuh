@@ -69,20 +69,35 @@ __device__ __forceinline__ uint32_t split_keys(uint32_t keys, uint32_t most) {
     return per < LEAST_SPLIT ? LEAST_SPLIT : (per + 31) / 32 * 32;
 }
 
-/* The last block of a row and K/V head: all splits' sums into out; a thread has one of the 256 values. */
+/* The last block of a row and K/V head: all splits' sums into out; a warp weighs the splits of a head, then a thread has one of the 256
+ * values of all heads, whose loads do not wait for each other. */
 __device__ inline void add_splits(const float *partial, uint32_t splits, uint32_t group, float *out) {
-    for (uint32_t j = 0; j < group; j++) {
-        float most = -INFINITY, sum = 0, value = 0;
-        for (uint32_t s = 0; s < splits; s++) most = fmaxf(most, __ldcg(partial + ((size_t)s * group + j) * PARTIAL + HEAD_DIM));
-#pragma unroll 4
-        for (uint32_t s = 0; s < splits; s++) {
-            const float *p = partial + ((size_t)s * group + j) * PARTIAL;
-            const float weight = expf(__ldcg(p + HEAD_DIM) - most);
-            sum += weight * __ldcg(p + HEAD_DIM + 1);
-            value += weight * __ldcg(p + threadIdx.x);
+    __shared__ float weight[MAX_GROUP][STEP_MAX_SPLITS];
+    const uint32_t lane = threadIdx.x % WARP, head = threadIdx.x / WARP;
+    if (head < group) {
+        float most[2], sum[2];
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t s = lane + i * WARP;
+            const float *p = partial + ((size_t)s * group + head) * PARTIAL + HEAD_DIM;
+            most[i] = s < splits ? __ldcg(p) : -INFINITY;
+            sum[i] = s < splits ? __ldcg(p + 1) : 0.0f;
         }
-        out[(size_t)j * HEAD_DIM + threadIdx.x] = value / sum;
+        const float all = max_lanes<32>(fmaxf(most[0], most[1]));
+        const float w0 = expf(most[0] - all), w1 = expf(most[1] - all), total = sum_lanes<32>(w0 * sum[0] + w1 * sum[1]);
+        weight[head][lane] = w0 / total;
+        weight[head][lane + WARP] = w1 / total;
     }
+    __syncthreads();
+    float value[MAX_GROUP] = {};
+    for (uint32_t s = 0; s < splits; s++) {
+#pragma unroll
+        for (uint32_t j = 0; j < MAX_GROUP; j++)
+            if (j < group) value[j] += weight[j][s] * __ldcg(partial + ((size_t)s * group + j) * PARTIAL + threadIdx.x);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < MAX_GROUP; j++)
+        if (j < group) out[(size_t)j * HEAD_DIM + threadIdx.x] = value[j];
 }
 
 void run_attention_bf16(const step_attention *a, bool early, cudaStream_t stream); /* attention_bf16.cu */

@@ -7,7 +7,7 @@
 
 namespace calla {
 
-constexpr uint32_t LINEAR_BLOCKS = 2; /* per multiprocessor: room for the next stage's blocks beside them */
+constexpr uint32_t LINEAR_BLOCKS = 3; /* per multiprocessor */
 
 /* How the row tiles of a matrix fall to warps. */
 struct row_split {
@@ -208,7 +208,7 @@ static linear_shape shape_of(const cuda_device *d, const cuda_mat &w) {
     const uint32_t fit = d->multiprocessors * LINEAR_BLOCKS, most = fit < STEP_HEAD_BLOCKS ? fit : STEP_HEAD_BLOCKS;
     linear_shape s = {1, w.row_tiles < most ? w.row_tiles : most, w.bits == 4 && w.subs == 1};
     if (!s.fast) return s;
-    while (s.warps < GEMV_WARPS && s.warps < w.col_tiles && w.row_tiles * s.warps < d->multiprocessors * GEMV_WARPS) s.warps *= 2;
+    while (s.warps < GEMV_WARPS && s.warps < w.col_tiles && w.row_tiles * s.warps < d->multiprocessors * GEMV_WARPS * 2) s.warps *= 2;
     const uint32_t at_once = GEMV_WARPS / s.warps, groups = (w.row_tiles + at_once - 1) / at_once;
     const uint32_t turns = (groups + most - 1) / most; /* each block the same number of groups, or one less */
     s.blocks = (groups + turns - 1) / turns;

@@ -231,6 +231,15 @@ __device__ void list_units(const step_experts &a, uint32_t first_row, uint32_t r
     }
 }
 
+/* Of a single row: each warp lists the units that it takes, and need not meet the others. */
+__device__ __forceinline__ void own_units(const step_experts &a, uint32_t row, units &u) {
+    const uint32_t unit = threadIdx.x / WARP + threadIdx.x % WARP * OUT_WARPS;
+    if (unit > a.top_k) return;
+    u.expert[unit] = unit ? a.expert[(size_t)row * a.top_k + unit - 1] : 0;
+    u.place[unit][0] = unit ? (uint16_t)(unit - 1) : 0;
+    u.weight[unit][0] = unit ? a.weight[(size_t)row * a.top_k + unit - 1] : a.shared_weight[row];
+}
+
 /* What a warp stages of a unit's input: up to OUT_COLUMNS (parts of the rows that chose it), of at most OUT_COLS inputs at a time. */
 constexpr uint32_t OUT_COLUMNS = 4, OUT_COLS = 512, OUT_TILES = OUT_COLS / TILE_IN;
 constexpr uint32_t OUT_STRIDE = OUT_TILES * 8 + 4; /* uint4 of a column */
@@ -359,11 +368,16 @@ __global__ void __launch_bounds__(OUT_THREADS)
         for (uint32_t i = lane * 128; i < bytes; i += WARP * 128) prefetch_l2(p + i);
     }
     for (uint32_t i = lane; i < STEP_ROWS * TILE_OUT; i += WARP) (&h.total[warp][0][0])[i] = 0;
-    if (threadIdx.x == 0) h.u.count = 1;
+    if (threadIdx.x == 0) h.u.count = rows == 1 ? a.top_k + 1 : 1;
+    __syncthreads();
     wait_inputs();
-    __syncthreads();
-    list_units(a, first_row, rows, h.u);
-    __syncthreads();
+    if (rows == 1) {
+        own_units(a, first_row, h.u);
+        __syncwarp();
+    } else {
+        list_units(a, first_row, rows, h.u);
+        __syncthreads();
+    }
     for (uint32_t unit = warp; unit < h.u.count; unit += OUT_WARPS)
         for (uint32_t row = 0; row < rows;) row = unit_rows(a, unit, row, first_row, rows, parts, h);
     __syncthreads();
