@@ -59,6 +59,9 @@ static calla_status check_shape(const backend *b, calla_error *err) {
     if (s->top_k > STEP_MAX_TOP_K)
         return error_set(err, CALLA_E_UNSUPPORTED, "%u experts a token; the cuda backend takes up to %d: use --device cpu", s->top_k,
                          STEP_MAX_TOP_K);
+    if (b->limits.deterministic)
+        return error_set(err, CALLA_E_UNSUPPORTED,
+                         "the cuda backend's sums depend on what else is in a batch: leave out --deterministic, or use --device cpu");
     if (b->limits.kv != CALLA_KV_BF16 && b->limits.kv != CALLA_KV_F32)
         return error_set(err, CALLA_E_UNSUPPORTED, "the cuda backend keeps keys and values in bf16 or f32: use --kv bf16");
     return CALLA_OK;
