@@ -273,8 +273,8 @@ static double cuda_read_rate(backend *b) {
     cudaEvent_t start = NULL, end = NULL;
     float best = INFINITY;
     if (cudaMalloc(&data, bytes + ALIGN) || cudaEventCreate(&start) || cudaEventCreate(&end)) best = 0;
-    if (best) cudaMemsetAsync(data, 1, bytes, b->stream);
-    for (int pass = 0; pass < 5 && best; pass++) {
+    if (best > 0) cudaMemsetAsync(data, 1, bytes, b->stream);
+    for (int pass = 0; pass < 5 && best > 0; pass++) {
         float ms = 0;
         cudaEventRecord(start, b->stream);
         rows_run_read(data, bytes, (uint32_t *)(void *)((uint8_t *)data + bytes), b->stream);
