@@ -2,7 +2,7 @@
  *
  * With few rows a task is memory being read, and the kernels fetch ahead of themselves: a task of TASK_BYTES spends little of its time on
  * the first of them, which nothing fetched, and little of what the last ones fetch is for another thread.  With many rows a task is
- * arithmetic, and 64 outputs of it are plenty. */
+ * arithmetic, and 128 outputs of it are plenty. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"

@@ -2,13 +2,15 @@
  *
  * Rows are grouped by the experts they chose, and each expert's weights are read once a batch.  Gate, up and SwiGLU are one task of some
  * values of one expert.  On the way out the experts are added in order of index, the shared expert last, always.  With many rows a task
- * owns 16 values of the hidden state of every row and passes all experts over them.  With few rows that would read the weights in
+ * owns some values of the hidden state of every row and passes all experts over them.  With few rows that would read the weights in
  * scraps of 16 outputs; there a task is many outputs of one expert, kept apart until all are there. */
 #include <math.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/ref/plain.h"
+
+enum { CPU_OUT_MOST = 8 * CPU_PANEL /* values of the hidden state that a task owns on the way out */ };
 
 typedef struct moe_run {
     backend *b;
@@ -180,25 +182,33 @@ static void few_out_sum(backend *b) {
 static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
     const moe_run *run = context;
     backend *b = run->b;
-    const uint32_t H = b->s->hidden, K = b->s->top_k, rows = b->batch->rows, o = task * CPU_PANEL,
-                   count = H - o < CPU_PANEL ? H - o : CPU_PANEL;
+    const uint32_t H = b->s->hidden, K = b->s->top_k, rows = b->batch->rows, width = run->task_outputs, o = task * width,
+                   end = H - o < width ? H : o + width;
     const float *route = b->buf[BUF_ROUTE_WEIGHT], *gate = shared_gate_values(b);
-    float *sum = cpu_thread_scratch(b, thread), *acc = sum + (size_t)rows * CPU_PANEL; /* both [rows][16]; an expert has at most all rows */
-    memset(sum, 0, (size_t)rows * CPU_PANEL * sizeof *sum);
+    float *sum = cpu_thread_scratch(b, thread), *acc = sum + (size_t)rows * width; /* [rows][width], [rows][16] */
+    memset(sum, 0, (size_t)rows * width * sizeof *sum);
     for (uint32_t a = 0; a < run->active; a++) {
         uint32_t begin, n;
+        if (a + 1 < run->active) cpu_fetch(&run->l->expert_down, group_of(run, a + 1, &begin, &n), o);
         const uint32_t e = group_of(run, a, &begin, &n), *places = b->scratch.list + begin;
-        cpu_panel(b, &run->l->expert_down, e, o, count, &b->scratch.experts, places, n, acc);
-        for (uint32_t i = 0; i < n; i++) {
-            const float w = route[places[i]], *in = acc + (size_t)i * CPU_PANEL;
-            float *to = sum + (size_t)(places[i] / K) * CPU_PANEL;
-            for (uint32_t j = 0; j < count; j++) to[j] += w * in[j];
+        for (uint32_t p = o; p < end; p += CPU_PANEL) {
+            const uint32_t count = end - p < CPU_PANEL ? end - p : CPU_PANEL;
+            cpu_panel(b, &run->l->expert_down, e, p, count, &b->scratch.experts, places, n, acc);
+            for (uint32_t i = 0; i < n; i++) {
+                const float w = route[places[i]], *in = acc + (size_t)i * CPU_PANEL;
+                float *to = sum + (size_t)(places[i] / K) * width + (p - o);
+                for (uint32_t j = 0; j < count; j++) to[j] += w * in[j];
+            }
         }
     }
-    cpu_panel(b, &run->l->shared_down, 0, o, count, &b->scratch.shared, NULL, rows, acc);
-    for (uint32_t r = 0; r < rows; r++) {
-        float *to = (float *)b->buf[BUF_RESIDUAL] + (size_t)r * H + o;
-        for (uint32_t j = 0; j < count; j++) to[j] += sum[(size_t)r * CPU_PANEL + j] + gate[r] * acc[(size_t)r * CPU_PANEL + j];
+    for (uint32_t p = o; p < end; p += CPU_PANEL) {
+        const uint32_t count = end - p < CPU_PANEL ? end - p : CPU_PANEL;
+        cpu_panel(b, &run->l->shared_down, 0, p, count, &b->scratch.shared, NULL, rows, acc);
+        for (uint32_t r = 0; r < rows; r++) {
+            const float *in = sum + (size_t)r * width + (p - o), *shared = acc + (size_t)r * CPU_PANEL;
+            float *to = (float *)b->buf[BUF_RESIDUAL] + (size_t)r * H + p;
+            for (uint32_t j = 0; j < count; j++) to[j] += in[j] + gate[r] * shared[j];
+        }
     }
 }
 
@@ -212,7 +222,10 @@ void cpu_expert_out(backend *b, uint32_t layer) {
     for (uint32_t e = 0; run.expert && e < b->s->experts; e++)
         if (b->scratch.first[e + 1] > b->scratch.first[e]) active[run.active++] = e;
     if (b->batch->rows > CPU_FEW_ROWS) {
-        pool_run(b->pool, expert_out_task, &run, (b->s->hidden + CPU_PANEL - 1) / CPU_PANEL);
+        /* as wide as the threads' scratch takes beside a panel, and as leaves each thread some tasks */
+        for (run.task_outputs = CPU_OUT_MOST; run.task_outputs > CPU_PANEL; run.task_outputs /= 2)
+            if (b->s->hidden / run.task_outputs >= 2 * pool_threads(b->pool)) break;
+        pool_run(b->pool, expert_out_task, &run, (b->s->hidden + run.task_outputs - 1) / run.task_outputs);
         return;
     }
     run.task_outputs = cpu_task_outputs(b, &run.l->expert_down, run.active + 1, b->batch->rows);

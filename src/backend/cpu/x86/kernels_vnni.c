@@ -11,7 +11,13 @@
 
 #include "backend/cpu/x86/avx512.h"
 
-enum { GEMV_ROWS = 4, GEMV_OUTPUTS = 4, AHEAD = 4096 /* bytes of codes fetched ahead: what arrives while memory answers */ };
+enum {
+    GEMV_ROWS = 4,
+    GEMV_OUTPUTS = 4,
+    GEMM_ROWS = 64,
+    PANEL_ROWS = 8,
+    AHEAD = 4096 /* bytes of codes fetched ahead: what arrives while memory answers */
+};
 
 /* [low nibbles | high nibbles] of 32 bytes of codes */
 static inline __m512i codes64(const uint8_t *p) {
@@ -164,33 +170,41 @@ static inline void panel_numbers(const uint8_t *p, size_t stride, __m512 out[8])
     }
 }
 
-/* acc[i] += one group of a panel × row i; two rows at a time, each in two chains of eight */
-static inline void panel_group(const __m512i w[16], __m512 scale, __m512 bias, const cpu_x *x, const uint32_t *list, uint32_t n, uint32_t g,
-                               float *acc) {
-    for (uint32_t i = 0; i < n; i += 2) {
-        const size_t r0 = list ? list[i] : i, r1 = i + 1 < n ? (list ? list[i + 1] : i + 1) : r0;
-        const int8_t *q0 = x->q8 + r0 * x->cols + (size_t)g * CPU_GROUP, *q1 = x->q8 + r1 * x->cols + (size_t)g * CPU_GROUP;
-        __m512i a0 = _mm512_setzero_si512(), a1 = a0, b0 = a0, b1 = a0;
-        for (uint32_t j = 0; j < 16; j += 2) {
-            int32_t v;
-            memcpy(&v, q0 + 4 * j, 4);
-            a0 = _mm512_dpbusd_epi32(a0, w[j], _mm512_set1_epi32(v));
-            memcpy(&v, q1 + 4 * j, 4);
-            b0 = _mm512_dpbusd_epi32(b0, w[j], _mm512_set1_epi32(v));
-            memcpy(&v, q0 + 4 * j + 4, 4);
-            a1 = _mm512_dpbusd_epi32(a1, w[j + 1], _mm512_set1_epi32(v));
-            memcpy(&v, q1 + 4 * j + 4, 4);
-            b1 = _mm512_dpbusd_epi32(b1, w[j + 1], _mm512_set1_epi32(v));
-        }
-        float *out = acc + (size_t)i * CPU_PANEL;
-        const __m512 f0 = _mm512_cvtepi32_ps(_mm512_add_epi32(a0, a1)), f1 = _mm512_cvtepi32_ps(_mm512_add_epi32(b0, b1));
-        const size_t s0 = r0 * x->groups + g, s1 = r1 * x->groups + g;
-        __m512 t = _mm512_fmadd_ps(bias, _mm512_set1_ps(x->sum[s0]), _mm512_loadu_ps(out));
-        _mm512_storeu_ps(out, _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(x->scale[s0])), f0, t));
-        if (i + 1 == n) break;
-        t = _mm512_fmadd_ps(bias, _mm512_set1_ps(x->sum[s1]), _mm512_loadu_ps(out + CPU_PANEL));
-        _mm512_storeu_ps(out + CPU_PANEL, _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(x->scale[s1])), f1, t));
+/* acc[i] += one group of a panel × row first + i, n ≤ 8 rows at once, each a chain of its own: as many products are under way as the
+ * units take */
+static inline __attribute__((always_inline)) void panel_rows(const __m512i w[16], __m512 scale, __m512 bias, const cpu_x *x,
+                                                             const uint32_t *list, uint32_t first, const uint32_t n, uint32_t g,
+                                                             float *acc) {
+    const int8_t *q[PANEL_ROWS];
+    size_t at[PANEL_ROWS];
+    __m512i sum[PANEL_ROWS];
+    for (uint32_t i = 0; i < n; i++) {
+        const size_t r = list ? list[first + i] : first + i;
+        q[i] = x->q8 + r * x->cols + (size_t)g * CPU_GROUP;
+        at[i] = r * x->groups + g;
+        sum[i] = _mm512_setzero_si512();
     }
+#pragma GCC unroll 16
+    for (uint32_t j = 0; j < 16; j++)
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t k = (j + 3 * i) % 16; /* rows lie 2 KB apart: two loads of one cycle at the same place of a line collide */
+            int32_t v;
+            memcpy(&v, q[i] + 4 * k, 4);
+            sum[i] = _mm512_dpbusd_epi32(sum[i], w[k], _mm512_set1_epi32(v));
+        }
+    for (uint32_t i = 0; i < n; i++) {
+        float *out = acc + (size_t)i * CPU_PANEL;
+        const __m512 t = _mm512_fmadd_ps(bias, _mm512_set1_ps(x->sum[at[i]]), _mm512_loadu_ps(out));
+        _mm512_storeu_ps(out, _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(x->scale[at[i]])), _mm512_cvtepi32_ps(sum[i]), t));
+    }
+}
+
+static inline __attribute__((always_inline)) void panel_group(const __m512i w[16], __m512 scale, __m512 bias, const cpu_x *x,
+                                                              const uint32_t *list, uint32_t first, uint32_t n, uint32_t g, float *acc) {
+    uint32_t i = 0;
+    for (; i + PANEL_ROWS <= n; i += PANEL_ROWS) panel_rows(w, scale, bias, x, list, first + i, PANEL_ROWS, g, acc + (size_t)i * CPU_PANEL);
+    for (; i + 2 <= n; i += 2) panel_rows(w, scale, bias, x, list, first + i, 2, g, acc + (size_t)i * CPU_PANEL);
+    if (i < n) panel_rows(w, scale, bias, x, list, first + i, 1, g, acc + (size_t)i * CPU_PANEL);
 }
 
 /* A panel of fewer than 16 outputs or of a last block of fewer than 8 groups, copied so that whole registers may be read. */
@@ -207,7 +221,19 @@ static void copy_panel(panel_copy *to, const outputs *o, uint32_t g, uint32_t gr
     }
 }
 
-static void gemm(const outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, float *acc) {
+/* Some lines of the next 16 outputs' 32 bytes of codes, and of their numbers, while group g of these is computed: so all of them are near
+ * when this panel is done.  (Always inline: gcc drops calls of functions that only prefetch.) */
+static inline __attribute__((always_inline)) void fetch_next_panel(const outputs *o, uint32_t g) {
+    enum { BYTES = CPU_PANEL * CPU_GROUP / 2, LINE = 64 };
+    const uint8_t *codes = o->codes + CPU_PANEL * o->row_bytes + (size_t)g * BYTES;
+    for (uint32_t i = 0; i < BYTES; i += LINE) _mm_prefetch(codes + i, _MM_HINT_T1);
+    if (g % 2) return;
+    _mm_prefetch(o->scales + CPU_PANEL * o->scale_bytes + (size_t)g * 2 * CPU_PANEL, _MM_HINT_T1);
+    _mm_prefetch(o->biases + CPU_PANEL * o->scale_bytes + (size_t)g * 2 * CPU_PANEL, _MM_HINT_T1);
+}
+
+/* n ≤ GEMM_ROWS rows; fetch: the next panel too */
+static void gemm(const outputs *o, const cpu_x *x, const uint32_t *list, uint32_t first, uint32_t n, bool fetch, float *acc) {
     memset(acc, 0, (size_t)n * CPU_PANEL * sizeof *acc);
     for (uint32_t g = 0; g < o->groups; g += 8) {
         const uint32_t some = o->groups - g < 8 ? o->groups - g : 8;
@@ -226,7 +252,8 @@ static void gemm(const outputs *o, const cpu_x *x, const uint32_t *list, uint32_
         for (uint32_t h = 0; h < some; h++) {
             __m512i w[16];
             panel_codes(codes + h * (CPU_GROUP / 2), row_bytes, w);
-            panel_group(w, scale[h], bias[h], x, list, n, g + h, acc);
+            if (fetch) fetch_next_panel(o, g + h);
+            panel_group(w, scale[h], bias[h], x, list, first, n, g + h, acc);
         }
     }
 }
@@ -247,8 +274,9 @@ static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uin
                        count};
     if (n <= GEMV_ROWS)
         gemv(&o, x, list, n, acc);
-    else
-        gemm(&o, x, list, n, acc);
+    else /* in blocks whose sums stay in L1 */
+        for (uint32_t i = 0; i < n; i += GEMM_ROWS)
+            gemm(&o, x, list, i, n - i < GEMM_ROWS ? n - i : GEMM_ROWS, i == 0, acc + (size_t)i * CPU_PANEL);
 }
 
 static const cpu_peak peak = {.f32 = &avx512_peak_f32, .bf16 = &avx512_peak_bf16, .i8 = &vnni_peak_i8};
