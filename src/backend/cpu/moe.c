@@ -11,6 +11,7 @@
 #include "backend/ref/plain.h"
 
 enum { CPU_OUT_MOST = 8 * CPU_PANEL /* values of the hidden state that a task owns on the way out */ };
+_Static_assert((int)CPU_OUT_MOST + (int)CPU_PANEL <= 2 * (int)GDN_HEAD_DIM, "the threads' scratch holds the sums and a panel beside them");
 
 typedef struct moe_run {
     backend *b;
