@@ -112,6 +112,7 @@ static void test_pocket(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny_a), cmocka_unit_test(test_tiny_c), cmocka_unit_test(test_pocket)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny_a), cmocka_unit_test(test_tiny_c), cmocka_unit_test(test_pocket)},
+                            few[] = {cmocka_unit_test(test_tiny_a)};
+    return test_short() ? cmocka_run_group_tests(few, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }
