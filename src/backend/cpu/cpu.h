@@ -71,7 +71,7 @@ typedef struct cpu_linear { /* out[r][o] = or += Σ_k W[o][k] x[r][k] for all ro
     float *out;
     size_t stride;
     cpu_epilogue epilogue;
-    bool fine; /* in fast precision: multiply what x's 8 bits left over as well, if it is there */
+    bool fine; /* in fast precision: multiply what x's 8 bits left over as well; x is fine too */
 } cpu_linear;
 
 /* Runs up to CPU_MAX_JOBS matrices in one meeting of the pool. */

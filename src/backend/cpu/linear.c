@@ -101,16 +101,15 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
     const cpu_linear *job = &run->jobs[i];
     float *acc = cpu_thread_scratch(run->b, thread);
     uint32_t o = (task - run->first_task[i]) * run->outputs[i];
-    const uint32_t end = job->m->rows - o < run->outputs[i] ? job->m->rows : o + run->outputs[i];
+    const uint32_t end = job->m->rows - o < run->outputs[i] ? job->m->rows : o + run->outputs[i], rows = job->x->rows;
+    const bool fine = job->fine && run->b->q8 && has_kernel(job->m);
     cpu_fetch(job->m, 0, o);
     for (; o < end; o += CPU_PANEL) {
         const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
-        const uint32_t rows = job->x->rows;
-        const bool fine = job->fine && job->x->fine && run->b->q8 && has_kernel(job->m);
         cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, fine ? 2 * rows : rows, acc);
         if (fine)
             for (uint32_t j = 0; j < rows * CPU_PANEL; j++) acc[j] += acc[rows * CPU_PANEL + j];
-        for (uint32_t r = 0; r < job->x->rows; r++) {
+        for (uint32_t r = 0; r < rows; r++) {
             float *out = job->out + r * job->stride + o;
             const float *in = acc + (size_t)r * CPU_PANEL;
             if (job->epilogue == CPU_STORE)

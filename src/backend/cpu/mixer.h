@@ -7,7 +7,6 @@
  *   v_set, v_add, v_sub, v_mul, v_div, v_max, v_fma(a, b, c) = ab + c, v_fnma(a, b, c) = c - ab
  *   v_exp                    with a relative error under 2e-7
  *   v_sum; v_sums            the sum of the lanes of one vector; of LANES vectors, as one
- *   v_prefetch, v_prefetch_far   a cache line to the first, or the second cache
  *   DELTA_VECS, CHUNK, CHUNK_VECS, SUMS (16 or 8, and a multiple of LANES), VALUE_VECS   tiles that fill the registers
  *   MIXER(name)              the name that a function has outside
  * What is a loop over a constant here is unrolled there. */
@@ -19,6 +18,11 @@
 enum { D = GDN_HEAD_DIM, V = HEAD_DIM };
 
 #define INLINE static inline __attribute__((always_inline))
+
+/* A cache line to the first, or to the second cache.  Not just inline: gcc takes a function that only prefetches for one without effect,
+ * and leaves out its calls. */
+INLINE void v_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+INLINE void v_prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 INLINE vec v_sigmoid(vec x) { return v_div(v_set(1), v_add(v_set(1), v_exp(v_sub(v_set(0), x)))); }
 

@@ -123,10 +123,7 @@ static void ready_task(void *context, uint32_t place, uint32_t thread) {
 void cpu_expert_in(backend *b, uint32_t layer) {
     const model_shape *s = b->s;
     uint32_t active[MAX_EXPERTS];
-    moe_run run = {
-        .b = b,
-        .l = &b->w->layer[layer],
-    };
+    moe_run run = {.b = b, .l = &b->w->layer[layer]};
     if (cpu_does(b, CPU_EXPERT_GROUPING)) run.expert = active;
     run.active = run.expert ? group_rows(b, active) : list_places(b);
     run.task_outputs = cpu_task_outputs(b, &run.l->expert_gate, run.active, b->batch->rows);

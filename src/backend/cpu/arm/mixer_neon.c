@@ -26,9 +26,6 @@ static inline vec v_fnma(vec a, vec b, vec c) { return vfmsq_f32(c, a, b); }
 static inline float v_sum(vec v) { return vaddvq_f32(v); }
 
 static inline vec v_sums(const vec s[LANES]) { return neon_sums(s); }
-/* Not just inline: gcc takes a function that only prefetches for one without effect, and leaves out its calls. */
-static inline __attribute__((always_inline)) void v_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
-static inline __attribute__((always_inline)) void v_prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 static inline vec v_load_part(const float *p, uint32_t n) {
     float t[LANES] = {0};

@@ -21,10 +21,6 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); 
 static inline vec v_fnma(vec a, vec b, vec c) { return _mm256_fnmadd_ps(a, b, c); }
 static inline float v_sum(vec v) { return avx2_sum8(v); }
 
-/* Not just inline: gcc takes a function that only prefetches for one without effect, and leaves out its calls. */
-static inline __attribute__((always_inline)) void v_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
-static inline __attribute__((always_inline)) void v_prefetch_far(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
-
 static inline vec v_sums(const vec s[LANES]) {
     const vec a = _mm256_hadd_ps(_mm256_hadd_ps(s[0], s[1]), _mm256_hadd_ps(s[2], s[3])),
               b = _mm256_hadd_ps(_mm256_hadd_ps(s[4], s[5]), _mm256_hadd_ps(s[6], s[7])); /* halves of the sums in both 128-bit lanes */

@@ -21,10 +21,6 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); 
 static inline vec v_fnma(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); }
 static inline float v_sum(vec v) { return _mm512_reduce_add_ps(v); }
 
-/* Not just inline: gcc takes a function that only prefetches for one without effect, and leaves out its calls. */
-static inline __attribute__((always_inline)) void v_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
-static inline __attribute__((always_inline)) void v_prefetch_far(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
-
 /* Four rounds, each of which adds what half of the vectors have of the other half's lanes. */
 static inline vec v_sums(const vec s[LANES]) {
     vec a[8], b[4], c[2];
