@@ -17,6 +17,7 @@ static const route routes[] = {
     {"/v1/models", false, VERB_GET, "GET, HEAD", models_handle_list},
     {"/v1/models/", true, VERB_GET, "GET, HEAD", models_handle_one},
     {"/health", false, VERB_GET, "GET, HEAD", health_handle},
+    {"/props", false, VERB_GET, "GET, HEAD", props_handle},
 };
 
 static const route *find(const http_request *request) {

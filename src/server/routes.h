@@ -15,5 +15,6 @@ void chat_handle(connection *c);        /* POST /v1/chat/completions */
 void models_handle_list(connection *c); /* GET /v1/models */
 void models_handle_one(connection *c);  /* GET /v1/models/{id} */
 void health_handle(connection *c);      /* GET /health */
+void props_handle(connection *c);       /* GET /props */
 
 #endif

@@ -234,19 +234,22 @@ void harness_get(harness *h, const char *path, reply *out) {
     client_close(&c);
 }
 
-char *post_request(const char *json) {
+char *post_request(const char *json) { return post_request_to("/v1/chat/completions", json); }
+
+char *post_request_to(const char *path, const char *json) {
     buffer b = {0};
-    buffer_printf(&b,
-                  "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+    buffer_printf(&b, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", path,
                   strlen(json));
     buffer_append_str(&b, json);
     return buffer_take(&b);
 }
 
-void harness_post(harness *h, const char *json, reply *out) {
+void harness_post(harness *h, const char *json, reply *out) { harness_post_to(h, "/v1/chat/completions", json, out); }
+
+void harness_post_to(harness *h, const char *path, const char *json, reply *out) {
     client c;
     client_open(&c, h->port);
-    char *request = post_request(json);
+    char *request = post_request_to(path, json);
     client_send_str(&c, request);
     mem_free(request);
     client_read_reply(&c, out, 20000);

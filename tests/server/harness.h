@@ -61,9 +61,11 @@ json_object *reply_json_body(const reply *r); /* fails the test if it is not JSO
 
 /* A whole exchange on a connection of its own. */
 void harness_get(harness *h, const char *path, reply *out);
-void harness_post(harness *h, const char *json, reply *out);
+void harness_post(harness *h, const char *json, reply *out); /* to /v1/chat/completions */
+void harness_post_to(harness *h, const char *path, const char *json, reply *out);
 /* POST request with its body, the caller's. */
-char *post_request(const char *json);
+char *post_request(const char *json); /* to /v1/chat/completions */
+char *post_request_to(const char *path, const char *json);
 /* {"messages":[{"role":"user","content":say}] more} */
 char *chat_json(const char *say, const char *more);
 
