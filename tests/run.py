@@ -6,9 +6,11 @@ themselves; a build that fails or a variant without any test counts as a failure
 not run; where CI=true, that is a failure too.
 """
 import argparse
+import collections
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,7 @@ class Tally:
     def fail(self, what):
         self.failed += 1
         self.failures.append(what)
+        return False
 
     def leave_out(self, what, why):
         self.not_run.append(f'{what}: {why}')
@@ -56,8 +59,8 @@ def variants(slow):
     fast = lambda test: 'slow' not in test.suites
     threads = lambda test: fast(test) and any(f'/tests/{part}' in test.command for part in ('engine/', 'server/', 'cli/test_model.py'))
     gcc = 'cc' if ON_MAC else 'gcc'
-    yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}'], lambda test: slow or fast(test)
-    no_cuda = '-Dcuda=disabled'  # nvcc takes minutes: once is enough
+    no_cuda = '-Dcuda=disabled'  # compiled by itself: compile_cuda
+    yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}', no_cuda], lambda test: slow or fast(test)
     yield 'clang', newest_clang(), ['--buildtype=release', no_cuda], lambda test: bool({'unit', 'kernel'} & test.suites)
     yield 'asan', gcc, ['--native-file', 'presets/asan.ini', no_cuda], fast
     yield 'tsan', gcc, ['--native-file', 'presets/tsan.ini', no_cuda], threads
@@ -68,14 +71,53 @@ def run(command, **more):
     return subprocess.run(command, cwd=ROOT, **more).returncode
 
 
-def build(name, compiler, options, llhttp_dir):
+def ninja(folder, *arguments):
+    """Builds; on a failure its last lines are kept, to be printed once more at the end."""
+    command = ['ninja', '-C', folder, *arguments]
+    print('+', ' '.join(str(c) for c in command), flush=True)
+    last = collections.deque(maxlen=40)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace') as process:
+        for line in process.stdout:
+            print(line, end='', flush=True)
+            last.append(line)
+    return [] if process.returncode == 0 else list(last)
+
+
+def configure(name, compiler, options, llhttp_dir):
     folder = BUILDS / name
     command = ['meson', 'setup', folder, '--werror', *options]
     if llhttp_dir:
         command.append(f'-Dllhttp_dir={llhttp_dir}')
     if (folder / 'build.ninja').exists():
         command.append('--reconfigure')
-    return run(command, env=dict(os.environ, CC=compiler)) == 0 and run(['ninja', '-C', folder]) == 0
+    return run(command, env=dict(os.environ, CC=compiler)) == 0
+
+
+def build(name, compiler, options, llhttp_dir, tally):
+    if not configure(name, compiler, options, llhttp_dir):
+        return tally.fail(f'the configuration of variant {name}')
+    if last := ninja(BUILDS / name):
+        return tally.fail(f'the build of variant {name}:\n{"".join(last)}')
+    return True
+
+
+def compile_cuda(llhttp_dir, tally):
+    """Where nvcc works, everything is compiled for all kinds of cards; running it needs one.  An error in a source counts as a failure; a
+    compiler that cannot work on this machine is one more thing that did not run."""
+    if not shutil.which('nvcc'):
+        tally.not_run.append('compiling the CUDA backend: nvcc is not installed')
+        return
+    started = time.monotonic()
+    if not configure('cuda', 'gcc', ['--buildtype=release', '-Dcuda=enabled'], llhttp_dir):
+        tally.not_run.append('compiling the CUDA backend: nvcc is there, but something that it needs is not: see above')
+        return
+    targets = ['src/cli/calla', 'tests/cuda/test_prefill_kernels']
+    last = ninja(BUILDS / 'cuda', *targets) and ninja(BUILDS / 'cuda', '-j1', *targets)
+    if any(re.search(r'\.(cu|cuh|c|h)[:(]\d+.*error', line) for line in last):
+        tally.fail(f'compiling the CUDA backend:\n{"".join(last)}')
+    elif last:
+        tally.not_run.append(f'compiling the CUDA backend: nvcc does not work here:\n{"".join(last)}')
+    print(f'variant cuda: {time.monotonic() - started:.0f} s\n', flush=True)
 
 
 def listed_tests(folder):
@@ -160,14 +202,11 @@ def main():
             tally.leave_out(f'variant {name}', f'{compiler or "clang-19"} is not installed')
         elif ON_MAC and name == 'clang':
             tally.leave_out('variant clang', 'the compiler of variant gcc is clang here')
-        elif build(name, compiler, options, arguments.llhttp_dir):
+        elif build(name, compiler, options, arguments.llhttp_dir, tally):
             run_tests(name, wanted, tally)
-        else:
-            tally.fail(f'the build of variant {name}')
         print(f'variant {name}: {time.monotonic() - started:.0f} s\n', flush=True)
+    compile_cuda(arguments.llhttp_dir, tally)
     tally.not_run.append('the CUDA backend: tests/cuda/run, on a machine with an NVIDIA GPU')
-    if not shutil.which('nvcc'):
-        tally.not_run.append('compiling the CUDA backend: nvcc is not installed')
     for what in tally.not_run:
         print('not run:', what)
     for what in tally.failures:
