@@ -174,7 +174,7 @@ typedef struct metal_gdn_args {
     METAL_PTR(float) out;           /* [rows][out_stride] */
     METAL_PTR(float) state;         /* [slots][value heads][128 key][128 value] of this layer */
     METAL_PTR(float) window;        /* [slots][3][channels] of this layer, oldest first */
-    METAL_PTR(uint8_t) scratch;     /* METAL_GDN_SCRATCH bytes for many rows, see gdn_… below */
+    METAL_PTR(float) scratch;       /* METAL_GDN_SCRATCH bytes, for gdn_conv, gdn_chunks and gdn_scan alone */
     uint32_t in_stride, out_stride, key_heads, value_heads, channels;
     uint32_t first, beyond; /* rows of the segments that take this kernel; others are left alone */
     uint32_t unused;
@@ -191,7 +191,8 @@ METAL_SIZE(metal_gdn_args, 96);
  *   (`write`), the threadgroup of the last position's split also norms, rotates and stores its key and value; else attention_write and a
  *   barrier go before.  Rows in segments outside first ≤ rows < beyond are left alone.
  * step_attention_combine: grid (heads, rows), 256 threads: partial → out [rows][out_stride], raw (the gate belongs to mixer_out).
- * attention_write_{kf32,kb16}: grid (kv_heads, rows), 256 threads: keys and values of all rows into the cache. */
+ * attention_write_{kf32,kb16} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
+ *   `queries` is not NULL the normed and rotated queries there, for attention_…. */
 enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split */, METAL_PARTIAL = 258 };
 enum { METAL_ATTENTION_THREADS = 256, METAL_TG_ATTENTION = 32768, METAL_TG_COMBINE = 2048 };
 typedef struct metal_attention_args {
@@ -201,12 +202,15 @@ typedef struct metal_attention_args {
     METAL_PTR(const float) k_gain;
     METAL_PTR(uint8_t) kv; /* page 0 of this layer */
     METAL_PTR(float) partial;
+    METAL_PTR(float) queries; /* NULL, or METAL_QUERIES floats: [kv heads][rows][heads of a group][256] */
     uint32_t in_stride, out_stride, heads, kv_heads;
     uint32_t first, beyond;
     uint32_t write;
     float norm_eps;
 } metal_attention_args;
-METAL_SIZE(metal_attention_args, 80);
+METAL_SIZE(metal_attention_args, 88);
+/* Tiles are read whole: behind the last query there is room for 64 of whatever value. */
+#define METAL_QUERIES(rows, heads) (((uint64_t)(rows) * (heads) + 64) * 256)
 
 /* step_head_{q4,q8,b16}_{r1,r8}: logits of the wanted rows and t.best.  in.source is METAL_NORM; row w of it is row t.wanted_row[w] of in.x.
  * Threadgroup g loops over the outputs; its best goes to t.best[w·METAL_HEAD_GROUPS + g] (all of them are written).
@@ -219,7 +223,7 @@ typedef struct metal_head_args {
 } metal_head_args;
 METAL_SIZE(metal_head_args, 104);
 
-/* ==== kernels for any number of rows ==== */
+/* ==== kernels for any number of rows (embed, route and copy_page beside the step_ kernels; rows_input and gather_rows in rows.metal) ==== */
 
 /* embed: residual[r] = row t.ids[r] of w.  grid (rows), 256 threads. */
 typedef struct metal_embed_args {
@@ -255,11 +259,14 @@ METAL_SIZE(metal_gather_args, 24);
 
 /* ==== kernels for many rows ==== */
 
-/* gemm_{q4,q8,b16}_{exact,fast}: out[r][o] = , += or += scale[r] · Σ_k W[o][k] x[r][k].
- * grid (⌈w.rows / METAL_GEMM_OUTPUTS⌉, ⌈rows / METAL_GEMM_ROWS⌉), METAL_GEMM_THREADS threads.  No two dispatches of a stage add to the same
- * out.
- * gemm_swiglu_{…}: out = silu(W x) · (up x). */
-enum { METAL_GEMM_OUTPUTS = 64, METAL_GEMM_ROWS = 64, METAL_GEMM_THREADS = 128, METAL_TG_GEMM = 32768 };
+/* gemm_{q4,q8,b16}_{exact,fast}: out[r][o] = , += or += scale[r] · Σ_k W[o][k] x[r][k] for r < t.rows.  x stands 16-byte aligned, x_stride is a
+ * multiple of 4.  grid (⌈w.rows / METAL_GEMM_OUTPUTS⌉, ⌈rows / METAL_GEMM_ROWS⌉), METAL_GEMM_THREADS threads, METAL_TG_GEMM bytes.
+ * gemm_narrow_{…}: the same with METAL_NARROW_OUTPUTS, METAL_NARROW_THREADS, METAL_TG_NARROW: for where the wide grid would have fewer than
+ * 128 threadgroups.  No two dispatches of a stage add to the same out.
+ * gemm_swiglu_{…}: out = silu(W x) · (up x); half as many outputs a threadgroup: grid (⌈w.rows / METAL_SWIGLU_GEMM_OUTPUTS⌉, as above).
+ * gemm_swiglu_narrow_{…}: with METAL_NARROW_OUTPUTS / 2 outputs, threads and bytes as gemm_narrow. */
+enum { METAL_GEMM_OUTPUTS = 64, METAL_GEMM_ROWS = 64, METAL_GEMM_THREADS = 128, METAL_TG_GEMM = 16384, METAL_SWIGLU_GEMM_OUTPUTS = 32 };
+enum { METAL_NARROW_OUTPUTS = 16, METAL_NARROW_THREADS = 64, METAL_TG_NARROW = 10240 };
 typedef struct metal_gemm_args {
     metal_mat w, up;
     METAL_PTR(const float) x;     /* [rows][x_stride] */
@@ -269,42 +276,45 @@ typedef struct metal_gemm_args {
 } metal_gemm_args;
 METAL_SIZE(metal_gemm_args, 136);
 
-/* Rows of each expert by counting sort.  A place is row·top_k + i.  One threadgroup of 1024 threads would do for a few thousand places;
- * expert_lists: grid (1), METAL_LISTS_THREADS threads, from metal_lists_args.expert.
+/* Rows of each expert by counting sort.  A place is row·top_k + i.
+ * expert_lists: `first` and `place`.  grid (experts), METAL_LISTS_THREADS threads, METAL_TG_LISTS bytes: each threadgroup counts the places of
+ *   lower experts and of its own, then lists its own.
  * expert_gemm_in_{q4,q8,b16}_{exact,fast}: places[place] = silu(gate_e x) · (up_e x), x row place/top_k of moe_in.
- *   grid (⌈width / METAL_EXPERT_GEMM_OUTPUTS⌉, METAL_BLOCKS(places, experts)): y is an index into blocks; at or beyond *n_blocks: nothing.
- * expert_gemm_out_{q4,q8,b16}_{exact,fast}: partial[place] = down_e places[place].  grid (⌈hidden / METAL_EXPERT_GEMM_OUTPUTS⌉, as above).
- * expert_combine: residual[r] += Σ_i weight[r][i] partial[r·top_k + i] (+ nothing of the shared expert: that is a gemm after a barrier).
- *   grid (rows), 256 threads. */
-enum { METAL_LISTS_THREADS = 1024, METAL_EXPERT_GEMM_OUTPUTS = 64, METAL_EXPERT_GEMM_ROWS = 64, METAL_TG_LISTS = 16384 };
-#define METAL_BLOCKS(places, experts) ((places) / METAL_EXPERT_GEMM_ROWS + (experts)) /* most blocks of rows of one expert */
-typedef struct metal_block {                                                          /* rows of one expert: place[first …] */
-    uint32_t expert, first, rows;
-} metal_block;
-METAL_SIZE(metal_block, 12);
+ *   grid (⌈width / METAL_SWIGLU_GEMM_OUTPUTS⌉, experts), threads and bytes as gemm: a threadgroup takes all rows of its expert, 64 at a time.
+ * expert_gemm_out_{q4,q8,b16}_{exact,fast}: partial[place] = down_e places[place].  grid (⌈hidden / METAL_GEMM_OUTPUTS⌉, experts), as above.
+ * expert_combine: residual[r] += Σ_i weight[r][i] partial[r·top_k + i], i ascending.  grid (rows), 256 threads.  The shared expert's half is a
+ *   gemm that adds to the residual, beside expert_gemm_out (which does not touch it). */
+enum { METAL_LISTS_THREADS = 256, METAL_TG_LISTS = 64 };
 typedef struct metal_expert_gemm_args {
     metal_mat gate, up, down;
     METAL_PTR(const float) moe_in;    /* [rows][hidden] */
     METAL_PTR(const uint32_t) expert; /* [rows][top_k] */
     METAL_PTR(const float) weight;
-    METAL_PTR(uint32_t) place;    /* [places] ordered by expert, ascending within one */
-    METAL_PTR(metal_block) block; /* [METAL_BLOCKS] */
-    METAL_PTR(uint32_t) n_blocks;
-    METAL_PTR(float) places;  /* [places][width] */
-    METAL_PTR(float) partial; /* [places][hidden] */
-    METAL_PTR(float) residual;
+    METAL_PTR(uint32_t) first; /* [experts + 1]: where an expert's places begin in place[] */
+    METAL_PTR(uint32_t) place; /* [places] ordered by expert, ascending within one */
+    METAL_PTR(float) places;   /* [places][width] */
+    METAL_PTR(float) partial;  /* [places][hidden] */
+    METAL_PTR(float) residual; /* [rows][hidden] */
     uint32_t experts, top_k;
 } metal_expert_gemm_args;
-METAL_SIZE(metal_expert_gemm_args, 224);
+METAL_SIZE(metal_expert_gemm_args, 216);
 
-/* Delta net of long segments, chunked: kernels gdn_… with metal_gdn_args, to be listed here by their author with grids and scratch.
- * Window and state as for step_gdn; out raw. */
-#define METAL_GDN_SCRATCH(rows, key_heads, value_heads) 256u
+/* Delta net of the segments with first ≤ rows < beyond (metal_gdn_args), in chunks of METAL_GDN_CHUNK rows; each begins where the one before
+ * has ended.  Window and state as for step_gdn; out raw.  With C = METAL_GDN_CHUNKS(t.rows, t.segments), no less than the chunks of all:
+ *   gdn_conv    grid (C, ⌈channels / 128 / 8⌉), 256 threads: convolution, SiLU and the norms of q and k; writes the windows
+ *   gdn_chunks  grid (C, key_heads), 128 threads, METAL_TG_GDN_CHUNKS bytes
+ *   gdn_scan    grid (value_heads · 128 / 32, segments), 256 threads, METAL_TG_GDN_SCAN bytes; writes the states and out
+ * with a barrier between them. */
+enum { METAL_GDN_CHUNK = 32, METAL_TG_GDN_CHUNKS = 24576, METAL_TG_GDN_SCAN = 29184 };
+#define METAL_GDN_CHUNKS(rows, segments) ((rows) / METAL_GDN_CHUNK + (segments))
+#define METAL_GDN_SCRATCH(rows, segments, key_heads, value_heads)                                                                          \
+    ((uint64_t)METAL_GDN_CHUNKS(rows, segments) * (32 * (2 * (key_heads) + (value_heads)) * 128 + (value_heads) * (2 * 32 * 32 + 64)) * 4)
 
-/* attention_{kf32,kb16}_{exact,fast}: rows of segments with first ≤ rows < beyond; K and V are in the cache already (attention_write).  q is
- * normed and rotated on the way.  grid (⌈rows / METAL_ATTENTION_ROWS⌉ summed as each segment begins a new tile: METAL_TILES, kv_heads): tile x
- * finds its segment by walking t.segment.  METAL_PREFILL_THREADS threads.  out raw. */
-enum { METAL_ATTENTION_ROWS = 8 /* × 8 heads = 64 query rows a K/V tile */, METAL_PREFILL_THREADS = 128, METAL_TG_PREFILL = 32768 };
+/* attention_{kf32,kb16}_{exact,fast}: rows of segments with first ≤ rows < beyond; `queries`, K and V are there already (attention_write).
+ * A threadgroup takes the query heads of a K/V head and as many rows as make up to 64 queries, so that each K/V tile that is read serves all
+ * of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads): tile x finds its segment by walking t.segment, and the last ones may have none.
+ * METAL_PREFILL_THREADS threads.  out raw. */
+enum { METAL_ATTENTION_ROWS = 8 /* least of a tile */, METAL_PREFILL_THREADS = 256, METAL_TG_PREFILL = 28672 };
 #define METAL_TILES(rows, segments) ((rows) / METAL_ATTENTION_ROWS + (segments))
 
 #endif
