@@ -74,12 +74,13 @@ typedef struct metal_step {
     METAL_PTR(const float) rotary;           /* [rows][32 cosines, 32 sines], computed by the host in double */
     METAL_PTR(const metal_best) best_before; /* [wanted of the step before][METAL_HEAD_GROUPS] */
     METAL_PTR(metal_best) best;              /* [wanted][METAL_HEAD_GROUPS] of this step */
+    METAL_PTR(const uint32_t) short_row;     /* [short_rows] rows whose attention step_attention computes; all in a batch of few rows */
     uint32_t rows, segments, wanted;
-    uint32_t tokens; /* ids at or above are padding and never best */
-    uint32_t splits; /* of attention: blocks that a row's positions are cut into, 1 … METAL_MAX_SPLITS */
-    uint32_t places; /* rows · top_k */
+    uint32_t tokens;     /* ids at or above are padding and never best */
+    uint32_t splits;     /* of attention: blocks that a row's positions are cut into, 1 … METAL_MAX_SPLITS */
+    uint32_t short_rows; /* short_rows · splits is at most METAL_MOST_PARTIALS, or splits is 1 */
 } metal_step;
-METAL_SIZE(metal_step, 96);
+METAL_SIZE(metal_step, 104);
 
 /* ---- rows as inputs of few-row products ---- */
 
@@ -185,15 +186,15 @@ METAL_SIZE(metal_gdn_args, 96);
  * in [rows][in_stride]: per head 256 query and 256 gate values | k | v, raw: norm (gain, norm_eps) and rotation (of the first 64 values, in
  * pairs j, j + 32) happen on the way; scores are q·k / 16.
  *
- * step_attention_{kf32,kb16}: grid (t.splits, kv_heads, rows), METAL_ATTENTION_THREADS threads; the query heads of a group share each K/V row.
- *   Of row r, positions 0 … p are cut into t.splits blocks.  partial [row][head][split]: 256 values, unnormalized, relative to the largest
- *   score; then that score and the sum of weights: METAL_PARTIAL floats.  An empty split has sum 0.  Where all segments have one row
- *   (`write`), the threadgroup of the last position's split also norms, rotates and stores its key and value; else attention_write and a
- *   barrier go before.  Rows in segments outside first ≤ rows < beyond are left alone.
- * step_attention_combine: grid (heads, rows), 256 threads: partial → out [rows][out_stride], raw (the gate belongs to mixer_out).
+ * step_attention_{kf32,kb16}: grid (t.splits, kv_heads, t.short_rows), METAL_ATTENTION_THREADS threads; the query heads of a group share each
+ *   K/V row.  Row t.short_row[z] is computed; of it, positions 0 … p are cut into t.splits blocks.  partial [z][head][split]: 256 values,
+ *   unnormalized, relative to the largest score; then that score and the sum of weights: METAL_PARTIAL floats.  An empty split has sum 0.
+ *   Where all segments have one row (`write`), the threadgroup of the last position's split also norms, rotates and stores its key and value;
+ *   else attention_write and a barrier go before.
+ * step_attention_combine: grid (heads, t.short_rows), 256 threads: partial → out [row][out_stride], raw (the gate belongs to mixer_out).
  * attention_write_{kf32,kb16} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
  *   `queries` is not NULL the normed and rotated queries there, for attention_…. */
-enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split */, METAL_PARTIAL = 258 };
+enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split */, METAL_PARTIAL = 258, METAL_MOST_PARTIALS = 512 };
 enum { METAL_ATTENTION_THREADS = 256, METAL_TG_ATTENTION = 32768, METAL_TG_COMBINE = 2048 };
 typedef struct metal_attention_args {
     METAL_PTR(const float) in;
@@ -204,7 +205,7 @@ typedef struct metal_attention_args {
     METAL_PTR(float) partial;
     METAL_PTR(float) queries; /* NULL, or METAL_QUERIES floats: [kv heads][rows][heads of a group][256] */
     uint32_t in_stride, out_stride, heads, kv_heads;
-    uint32_t first, beyond;
+    uint32_t first, beyond; /* of attention_…: rows of the segments that take it */
     uint32_t write;
     float norm_eps;
 } metal_attention_args;
@@ -223,7 +224,7 @@ typedef struct metal_head_args {
 } metal_head_args;
 METAL_SIZE(metal_head_args, 104);
 
-/* ==== kernels for any number of rows (embed, route and copy_page beside the step_ kernels; rows_input and gather_rows in rows.metal) ==== */
+/* ==== kernels for any number of rows (embed and route beside the step_ kernels; rows_input and gather_rows in rows.metal) ==== */
 
 /* embed: residual[r] = row t.ids[r] of w.  grid (rows), 256 threads. */
 typedef struct metal_embed_args {
@@ -233,13 +234,6 @@ typedef struct metal_embed_args {
 METAL_SIZE(metal_embed_args, 56);
 
 /* route: expert, weight and shared_weight of metal_experts_args from its logits.  grid (rows), 32 threads. */
-
-/* copy_page: the first `tokens` positions of a page in all layers.  grid (layers · 2 · kv_heads), 256 threads.  t is not read. */
-typedef struct metal_copy_page_args {
-    METAL_PTR(uint8_t) kv; /* [layers][pages][k, v][kv heads][256][256] */
-    uint32_t pages, kv_heads, row_bytes, src, dst, tokens;
-} metal_copy_page_args;
-METAL_SIZE(metal_copy_page_args, 32);
 
 /* rows_input: out[r] = in[r] prepared as metal_input says (norm, gated norm, gate).  grid (rows), 256 threads. */
 typedef struct metal_rows_args {
