@@ -1,0 +1,47 @@
+/* common.h: what all kernels share: the macros of the dialect, bf16, the functions of the model's formulas.  Metal's language only.
+ *
+ * The dialect is what both Metal's compiler and the C++ compiler of the tests take: no [[threadgroup(n)]] but TG_ARG(n), no [[host_name]]
+ * but KERNEL_INSTANCE, no C casts of vectors, no pointers to pointers. */
+#ifndef CALLA_BACKEND_METAL_COMMON_H
+#define CALLA_BACKEND_METAL_COMMON_H
+
+#ifdef __METAL_VERSION__
+#define TG_ARG(n) [[threadgroup(n)]]
+/* A kernel under the name by which the host asks for it: a function, or an instance of a template (whose commas end up in the rest). */
+#define KERNEL_INSTANCE(name, ...) template [[host_name(name)]] kernel decltype(__VA_ARGS__) __VA_ARGS__;
+#endif
+
+/* ---- bf16 as 16-bit numbers: the bits are the same everywhere, and no arithmetic is done in it ---- */
+
+static inline float bf16_to_float(uint16_t h) { return as_type<float>((uint)h << 16); }
+/* The lower and the upper one of a word. */
+static inline float bf16_low(uint w) { return as_type<float>(w << 16); }
+static inline float bf16_high(uint w) { return as_type<float>(w & 0xFFFF0000u); }
+/* Rounds to nearest, ties to even, as base/float.h does; NaN stays NaN. */
+static inline uint16_t float_to_bf16(float f) {
+    const uint u = as_type<uint>(f);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+/* ---- formulas (docs/model.md) ---- */
+
+static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+static inline float silu(float x) { return x / (1.0f + exp(-x)); }
+
+/* log(1 + e) for 0 <= e <= 1 by 2·artanh(e / (2 + e)).  Metal has no log1p, and log(1 + e) loses a small e, on which a head's memory of
+ * thousands of tokens rests. */
+static inline float log_1_plus(float e) {
+    const float z = e / (2.0f + e), s = z * z;
+    float p = 1.0f / 15.0f;
+    p = p * s + 1.0f / 13.0f;
+    p = p * s + 1.0f / 11.0f;
+    p = p * s + 1.0f / 9.0f;
+    p = p * s + 1.0f / 7.0f;
+    p = p * s + 1.0f / 5.0f;
+    p = p * s + 1.0f / 3.0f;
+    return 2.0f * z + 2.0f * z * s * p;
+}
+static inline float softplus(float x) { return max(x, 0.0f) + log_1_plus(exp(-fabs(x))); }
+
+#endif
