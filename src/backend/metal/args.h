@@ -105,7 +105,7 @@ METAL_SIZE(metal_input, 48);
 
 /* step_linear_{q4,q8,b16}_{r1,r8}: out[r][o] = or += Σ_k W[o][k] in[r][k].
  * grid (⌈w.rows / METAL_LINEAR_OUTPUTS⌉), METAL_LINEAR_THREADS threads.  Stages mixer_in, mixer_out, and the router (out: logits). */
-enum { METAL_LINEAR_OUTPUTS = 16, METAL_LINEAR_THREADS = 128, METAL_TG_LINEAR = 32768 };
+enum { METAL_LINEAR_OUTPUTS = 16, METAL_LINEAR_THREADS = 128 };
 typedef struct metal_linear_args {
     metal_mat w;
     metal_input in;
@@ -116,7 +116,8 @@ METAL_SIZE(metal_linear_args, 112);
 
 /* step_embed_linear_{q4,q8,b16}_{r1,r8}: the first layer's mixer_in with the embedding in front: linear.in.x is not read; its rows are the
  * rows t.ids of `embed` (in whatever format: a branch), then normed by gain; threadgroup 0 leaves them in `residual` where that is not NULL.
- * Saves a stage.  grid as step_linear. */
+ * Saves a stage.  grid and threads as step_linear, METAL_TG_EMBED bytes. */
+enum { METAL_TG_EMBED = 256 };
 typedef struct metal_embed_linear_args {
     metal_linear_args linear;
     metal_mat embed;
@@ -125,8 +126,8 @@ typedef struct metal_embed_linear_args {
 METAL_SIZE(metal_embed_linear_args, 168);
 
 /* step_swiglu_{q4,q8,b16}_{r1,r8}: out[r][o] = silu(gate x) · (up x): the shared expert's first half, in stage route beside the router.
- * gate and up have one shape and format.  grid (⌈gate.rows / METAL_SWIGLU_OUTPUTS⌉), METAL_LINEAR_THREADS threads. */
-enum { METAL_SWIGLU_OUTPUTS = 4 };
+ * gate and up have one shape and format.  grid (⌈gate.rows / METAL_SWIGLU_OUTPUTS⌉), METAL_SWIGLU_THREADS threads. */
+enum { METAL_SWIGLU_OUTPUTS = 4, METAL_SWIGLU_THREADS = 64 };
 typedef struct metal_swiglu_args {
     metal_mat gate, up;
     metal_input in;
@@ -151,22 +152,23 @@ typedef struct metal_experts_args {
 } metal_experts_args;
 METAL_SIZE(metal_experts_args, 264);
 
-/* step_experts_in_{q4,q8,b16}: stage expert_in.  Each threadgroup finds the row's experts itself, from the logits, with its first simdgroup
- * (so that routing needs no stage of its own); the one with x = 0, y = 0 also writes expert, weight and shared_weight of its row for the next
- * stage.  Then silu(gate) · up of METAL_EXPERT_OUTPUTS outputs of the y-th chosen expert.
+/* step_experts_in_{q4,q8,b16}_{r1,r8}: stage expert_in.  Each threadgroup finds the rows' experts itself, from the logits, a simdgroup for each
+ * row (so that routing needs no stage of its own); the one with x = 0, y = 0 also writes expert, weight and shared_weight of row z for the
+ * next stage.  Then silu(gate) · up of METAL_EXPERT_OUTPUTS outputs of row z's y-th chosen expert, for all rows that chose it; where a row
+ * before z has chosen it too, nothing.
  * grid (⌈width / METAL_EXPERT_OUTPUTS⌉, top_k, rows), METAL_LINEAR_THREADS threads. */
-enum { METAL_EXPERT_OUTPUTS = 16, METAL_TG_EXPERTS_IN = 20480 };
-/* step_experts_out_{q4,q8,b16}: stage expert_out: residual[r][o] += Σ_i weight[r][i] · (down_e places[r][i]) + shared_weight[r] · (shared_down
+enum { METAL_EXPERT_OUTPUTS = 8, METAL_TG_EXPERTS_IN = 512 };
+/* step_experts_out_{q4,q8,b16}_{r1,r8}: stage expert_out: residual[r][o] += Σ_i weight[r][i] · (down_e places[r][i]) + shared_weight[r] · (shared_down
  * shared[r]).  The instance is the format of `down`; shared_down's is a branch.
- * grid (⌈hidden / METAL_DOWN_OUTPUTS⌉, rows), METAL_LINEAR_THREADS threads. */
-enum { METAL_DOWN_OUTPUTS = 16, METAL_TG_EXPERTS_OUT = 24576 };
+ * grid (⌈hidden / METAL_DOWN_OUTPUTS⌉), METAL_LINEAR_THREADS threads; METAL_TG_EXPERTS_OUT bytes for _r8, none for _r1. */
+enum { METAL_DOWN_OUTPUTS = 16, METAL_TG_EXPERTS_OUT = 2048 };
 
 /* step_gdn: convolution, delta rule; rows one after the other, for each segment with first ≤ rows < beyond (metal_gdn_args).  Stage mixer.
  * A threadgroup owns METAL_GDN_COLUMNS value columns of a value head, keeps that part of the state in registers, reads it from slot_src and
  * writes it to slot_dst once.  The window of q and k channels is written by the threadgroup of the key head's first value head and column
  * block 0.  out [rows][value heads·128] is raw: the gated norm belongs to mixer_out.
  * grid (value_heads · 128 / METAL_GDN_COLUMNS, segments), METAL_GDN_THREADS threads. */
-enum { METAL_GDN_COLUMNS = 32, METAL_GDN_THREADS = 128, METAL_TG_GDN = 8192 };
+enum { METAL_GDN_COLUMNS = 32, METAL_GDN_THREADS = 128, METAL_TG_GDN = 2560 };
 typedef struct metal_gdn_args {
     METAL_PTR(const float) conv;    /* [channels][4], tap 3 is the newest */
     METAL_PTR(const float) decay;   /* [value heads]: exp(A_log) */
@@ -188,14 +190,14 @@ METAL_SIZE(metal_gdn_args, 96);
  *
  * step_attention_{kf32,kb16}: grid (t.splits, kv_heads, t.short_rows), METAL_ATTENTION_THREADS threads; the query heads of a group share each
  *   K/V row.  Row t.short_row[z] is computed; of it, positions 0 … p are cut into t.splits blocks.  partial [z][head][split]: 256 values,
- *   unnormalized, relative to the largest score; then that score and the sum of weights: METAL_PARTIAL floats.  An empty split has sum 0.
+ *   unnormalized, relative to the largest score; then that score, the sum of weights and two unused: METAL_PARTIAL floats.  An empty split has sum 0.
  *   Where all segments have one row (`write`), the threadgroup of the last position's split also norms, rotates and stores its key and value;
  *   else attention_write and a barrier go before.
  * step_attention_combine: grid (heads, t.short_rows), 256 threads: partial → out [row][out_stride], raw (the gate belongs to mixer_out).
  * attention_write_{kf32,kb16} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
  *   `queries` is not NULL the normed and rotated queries there, for attention_…. */
-enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split */, METAL_PARTIAL = 258, METAL_MOST_PARTIALS = 512 };
-enum { METAL_ATTENTION_THREADS = 256, METAL_TG_ATTENTION = 32768, METAL_TG_COMBINE = 2048 };
+enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split */, METAL_PARTIAL = 260, METAL_MOST_PARTIALS = 512 };
+enum { METAL_ATTENTION_THREADS = 128, METAL_TG_ATTENTION = 12544, METAL_TG_COMBINE = 3072 };
 typedef struct metal_attention_args {
     METAL_PTR(const float) in;
     METAL_PTR(float) out;
@@ -215,8 +217,9 @@ METAL_SIZE(metal_attention_args, 88);
 
 /* step_head_{q4,q8,b16}_{r1,r8}: logits of the wanted rows and t.best.  in.source is METAL_NORM; row w of it is row t.wanted_row[w] of in.x.
  * Threadgroup g loops over the outputs; its best goes to t.best[w·METAL_HEAD_GROUPS + g] (all of them are written).
- * grid (METAL_HEAD_GROUPS, ⌈wanted / rows of the instance⌉), METAL_LINEAR_THREADS threads. */
-enum { METAL_HEAD_GROUPS = 1024 };
+ * grid (METAL_HEAD_GROUPS, ⌈wanted / rows of the instance⌉), METAL_LINEAR_THREADS threads, METAL_TG_HEAD bytes. */
+enum { METAL_TG_HEAD = 256 };
+enum { METAL_HEAD_GROUPS = 512 };
 typedef struct metal_head_args {
     metal_mat w;
     metal_input in;
