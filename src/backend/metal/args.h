@@ -261,9 +261,9 @@ METAL_SIZE(metal_gather_args, 24);
  * gemm_narrow_{…}: the same with METAL_NARROW_OUTPUTS, METAL_NARROW_THREADS, METAL_TG_NARROW: for where the wide grid would have fewer than
  * 128 threadgroups.  No two dispatches of a stage add to the same out.
  * gemm_swiglu_{…}: out = silu(W x) · (up x); half as many outputs a threadgroup: grid (⌈w.rows / METAL_SWIGLU_GEMM_OUTPUTS⌉, as above).
- * gemm_swiglu_narrow_{…}: with METAL_NARROW_OUTPUTS / 2 outputs, threads and bytes as gemm_narrow. */
+ * gemm_swiglu_narrow_{…}: with outputs, threads and bytes as gemm_narrow. */
 enum { METAL_GEMM_OUTPUTS = 64, METAL_GEMM_ROWS = 64, METAL_GEMM_THREADS = 128, METAL_TG_GEMM = 16384, METAL_SWIGLU_GEMM_OUTPUTS = 32 };
-enum { METAL_NARROW_OUTPUTS = 16, METAL_NARROW_THREADS = 64, METAL_TG_NARROW = 10240 };
+enum { METAL_NARROW_OUTPUTS = 16, METAL_NARROW_THREADS = 64, METAL_TG_NARROW = 12288 };
 typedef struct metal_gemm_args {
     metal_mat w, up;
     METAL_PTR(const float) x;     /* [rows][x_stride] */
