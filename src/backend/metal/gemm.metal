@@ -8,29 +8,29 @@
  * T is the type of the tiles: float (exact: as float32 products, but for the order of sums) or half (fast: rows and weights are rounded to
  * 11 bits, rows beyond ±65504 are cut).  Sums are float32.  Inputs are a multiple of 32. */
 #include <metal_stdlib>
+using namespace metal;
 
 #include "backend/metal/args.h"
 #include "backend/metal/common.h"
-using namespace metal;
 
-enum { GEMM_ROWS = METAL_GEMM_ROWS, GEMM_ROW_BLOCKS = GEMM_ROWS / 8, NO_ROW = 0xFFFFFFFFu };
+enum { GEMM_ROWS = METAL_GEMM_ROWS, GEMM_ROW_BLOCKS = GEMM_ROWS / 8, GEMM_NO_ROW = 0xFFFFFFFFu };
 
 /* ---- weights: 8 consecutive inputs of a row ---- */
 
-struct coded { /* as in memory */
+struct gemm_codes { /* as in memory */
     uint4 codes;
     float scale, bias;
 };
 
-template <int BITS> struct weight_row { /* a row of a matrix as one thread reads it */
+template <int BITS> struct gemm_weight_row { /* a row of a matrix as one thread reads it */
     device const uint8_t *codes;
     device const uint16_t *scales, *biases;
     uint shift; /* log2 of the group */
 };
 
-template <int BITS> static weight_row<BITS> row_of(constant metal_mat &m, uint matrix, uint row) {
+template <int BITS> static gemm_weight_row<BITS> gemm_row_of(constant metal_mat &m, uint matrix, uint row) {
     const ulong r = (ulong)matrix * m.rows + row;
-    weight_row<BITS> w;
+    gemm_weight_row<BITS> w;
     w.codes = m.codes + r * (m.cols / 8 * BITS);
     w.scales = m.scales + r * m.groups;
     w.biases = m.biases + r * m.groups;
@@ -38,8 +38,8 @@ template <int BITS> static weight_row<BITS> row_of(constant metal_mat &m, uint m
     return w;
 }
 
-template <int BITS> static coded fetch(thread const weight_row<BITS> &w, uint k) {
-    coded c;
+template <int BITS> static gemm_codes gemm_fetch(thread const gemm_weight_row<BITS> &w, uint k) {
+    gemm_codes c;
     device const uint8_t *p = w.codes + k / 8 * BITS;
     if (BITS == 4) {
         c.codes = uint4(*(device const uint *)p, 0, 0, 0);
@@ -55,7 +55,7 @@ template <int BITS> static coded fetch(thread const weight_row<BITS> &w, uint k)
 }
 
 /* Input i of 8. */
-template <int BITS> static float decode(thread const coded &c, uint i) {
+template <int BITS> static float gemm_decode(thread const gemm_codes &c, uint i) {
     if (BITS == 4) return c.scale * float(c.codes.x >> (4 * i) & 15) + c.bias;
     if (BITS == 8) return c.scale * float(c.codes[i / 4] >> (8 * (i % 4)) & 255) + c.bias;
     return bf16_to_float(uint16_t(c.codes[i / 2] >> (16 * (i % 2))));
@@ -63,26 +63,26 @@ template <int BITS> static float decode(thread const coded &c, uint i) {
 
 /* ---- the product of one tile ---- */
 
-template <typename T> struct depth_of {
+template <typename T> struct gemm_depth {
     enum { value = 16 };
 };
-template <> struct depth_of<half> {
+template <> struct gemm_depth<half> {
     enum { value = 32 };
 };
 
-static float4 tile_values(float4 x, thread const float &) { return x; }
-static half4 tile_values(float4 x, thread const half &) { return half4(clamp(x, float4(-65504.0f), float4(65504.0f))); }
+static float4 gemm_tile_values(float4 x, thread const float &) { return x; }
+static half4 gemm_tile_values(float4 x, thread const half &) { return half4(clamp(x, float4(-65504.0f), float4(65504.0f))); }
 
 /* acc[8 rows][own block of outputs] of T-typed tiles; simdgroup s owns blocks s, s + SIMDGROUPS, …; with PAIR the first half of the blocks are
- * rows of `w` and the second the same rows of `up`.  x: the tile's rows of x, x_of[r] (NO_ROW: zero) for r = thread·…, as load_rows has it. */
-template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct product {
+ * rows of `w` and the second the same rows of `up`.  x: the tile's rows of x, x_of[r] (GEMM_NO_ROW: zero) for r = thread·…, as load_rows has it. */
+template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct gemm_product {
     enum {
-        DEPTH = depth_of<T>::value,
+        DEPTH = gemm_depth<T>::value,
         STEPS8 = DEPTH / 8,
         THREADS = SIMDGROUPS * 32,
         BLOCKS = SIMDGROUPS * OWN, /* of 8 rows of weights */
         OUTPUTS = PAIR ? BLOCKS * 4 : BLOCKS * 8,
-        X_ITEMS = GEMM_ROWS * DEPTH / 4 / THREADS, /* of 4 values, per thread */
+        X_ITEMS = GEMM_ROWS * DEPTH / 4 / THREADS,          /* of 4 values, per thread */
         W_ITEMS = (BLOCKS * DEPTH + THREADS - 1) / THREADS, /* of 8 values */
         X_VALUES = GEMM_ROWS * DEPTH,
         BUFFER_VALUES = X_VALUES + BLOCKS * 8 * DEPTH
@@ -93,16 +93,16 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct produ
     /* One thread's share of a step. */
     device const float *x_from[X_ITEMS];
     bool x_there[X_ITEMS];
-    weight_row<BITS> w_from[W_ITEMS];
+    gemm_weight_row<BITS> w_from[W_ITEMS];
     float4 x_next[X_ITEMS];
-    coded w_next[W_ITEMS];
+    gemm_codes w_next[W_ITEMS];
 
     static uint x_row(uint thread_index, uint item) { return (thread_index + item * THREADS) / (DEPTH / 4); }
     static bool has_weights(uint thread_index, uint item) { return thread_index + item * THREADS < BLOCKS * DEPTH; }
 
     void from_rows(device const float *x, uint stride, thread const uint (&row)[X_ITEMS]) {
         for (uint i = 0; i < X_ITEMS; i++) {
-            x_there[i] = row[i] != NO_ROW;
+            x_there[i] = row[i] != GEMM_NO_ROW;
             x_from[i] = x + (ulong)(x_there[i] ? row[i] : 0) * stride;
         }
     }
@@ -111,7 +111,7 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct produ
             const uint tile_row = (thread_index + i * THREADS) / STEPS8;
             const bool of_up = PAIR && tile_row >= OUTPUTS;
             const uint row = min(first_output + (of_up ? tile_row - OUTPUTS : tile_row), w.rows - 1);
-            if (has_weights(thread_index, i)) w_from[i] = of_up ? row_of<BITS>(up, matrix, row) : row_of<BITS>(w, matrix, row);
+            if (has_weights(thread_index, i)) w_from[i] = of_up ? gemm_row_of<BITS>(up, matrix, row) : gemm_row_of<BITS>(w, matrix, row);
         }
     }
 
@@ -123,13 +123,13 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct produ
         }
 #pragma unroll
         for (uint i = 0; i < W_ITEMS; i++)
-            if (has_weights(thread_index, i)) w_next[i] = fetch<BITS>(w_from[i], k + (thread_index + i * THREADS) % STEPS8 * 8);
+            if (has_weights(thread_index, i)) w_next[i] = gemm_fetch<BITS>(w_from[i], k + (thread_index + i * THREADS) % STEPS8 * 8);
     }
     void put_step(threadgroup T *buffer, uint thread_index) {
 #pragma unroll
         for (uint i = 0; i < X_ITEMS; i++) {
             const uint item = thread_index + i * THREADS, row = item / (DEPTH / 4), k = item % (DEPTH / 4) * 4;
-            *(threadgroup vec<T, 4> *)(buffer + ((row / 8 * STEPS8 + k / 8) * 8 + row % 8) * 8 + k % 8) = tile_values(x_next[i], T(0));
+            *(threadgroup vec<T, 4> *)(buffer + ((row / 8 * STEPS8 + k / 8) * 8 + row % 8) * 8 + k % 8) = gemm_tile_values(x_next[i], T(0));
         }
 #pragma unroll
         for (uint i = 0; i < W_ITEMS; i++) {
@@ -137,7 +137,7 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct produ
             if (!has_weights(thread_index, i)) continue;
             threadgroup T *to = buffer + X_VALUES + (step * BLOCKS + row / 8) * 64 + row % 8;
 #pragma unroll
-            for (uint j = 0; j < 8; j++) to[j * 8] = T(decode<BITS>(w_next[i], j));
+            for (uint j = 0; j < 8; j++) to[j * 8] = T(gemm_decode<BITS>(w_next[i], j));
         }
     }
     void multiply(threadgroup const T *buffer, uint simdgroup, uint row_blocks) {
@@ -200,8 +200,8 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct produ
 /* ---- dense ---- */
 
 template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR>
-static void dense(constant metal_gemm_args &a, uint rows, threadgroup float *shared, uint2 group, uint thread_index, uint simdgroup) {
-    typedef product<T, BITS, SIMDGROUPS, OWN, PAIR> P;
+static void gemm_dense(constant metal_gemm_args &a, uint rows, threadgroup float *shared, uint2 group, uint thread_index, uint simdgroup) {
+    typedef gemm_product<T, BITS, SIMDGROUPS, OWN, PAIR> P;
     const uint first_row = group.y * GEMM_ROWS, first_output = group.x * P::OUTPUTS;
     if (first_row >= rows || first_output >= a.w.rows) return;
     const uint n = min((uint)GEMM_ROWS, rows - first_row), outputs = min((uint)P::OUTPUTS, a.w.rows - first_output);
@@ -209,7 +209,7 @@ static void dense(constant metal_gemm_args &a, uint rows, threadgroup float *sha
     uint row[P::X_ITEMS];
     for (uint i = 0; i < P::X_ITEMS; i++) {
         const uint r = P::x_row(thread_index, i);
-        row[i] = r < n ? first_row + r : NO_ROW;
+        row[i] = r < n ? first_row + r : GEMM_NO_ROW;
     }
     p.from_rows(a.x, a.x_stride, row);
     p.from_weights(a.w, a.up, 0, first_output, thread_index);
@@ -228,7 +228,7 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR>
 kernel void gemm(constant metal_gemm_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]], threadgroup float *shared TG_ARG(0),
                  uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
                  uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-    dense<T, BITS, SIMDGROUPS, OWN, PAIR>(a, t.rows, shared, group.xy, thread_index, simdgroup);
+    gemm_dense<T, BITS, SIMDGROUPS, OWN, PAIR>(a, t.rows, shared, group.xy, thread_index, simdgroup);
 }
 KERNEL_INSTANCE("gemm_q4_exact", gemm<float, 4, 4, 2, false>)
 KERNEL_INSTANCE("gemm_q8_exact", gemm<float, 8, 4, 2, false>)
@@ -259,8 +259,8 @@ KERNEL_INSTANCE("gemm_swiglu_narrow_b16_fast", gemm<half, 16, 2, 2, true>)
 
 /* All rows of expert group.y, 64 at a time.  IN: gate and up of rows of moe_in; else down of places. */
 template <typename T, int BITS, bool IN>
-static void grouped(constant metal_expert_gemm_args &a, threadgroup float *shared, uint2 group, uint thread_index, uint simdgroup) {
-    typedef product<T, BITS, 4, 2, IN> P;
+static void gemm_grouped(constant metal_expert_gemm_args &a, threadgroup float *shared, uint2 group, uint thread_index, uint simdgroup) {
+    typedef gemm_product<T, BITS, 4, 2, IN> P;
     const uint first = a.first[group.y], end = a.first[group.y + 1], first_output = group.x * P::OUTPUTS;
     constant metal_mat &w = IN ? a.gate : a.down;
     if (first >= end || first_output >= w.rows) return;
@@ -273,7 +273,7 @@ static void grouped(constant metal_expert_gemm_args &a, threadgroup float *share
         const uint n = min((uint)GEMM_ROWS, end - at);
         uint row[P::X_ITEMS];
         for (uint i = 0; i < P::X_ITEMS; i++) {
-            const uint r = P::x_row(thread_index, i), place = r < n ? a.place[at + r] : NO_ROW;
+            const uint r = P::x_row(thread_index, i), place = r < n ? a.place[at + r] : GEMM_NO_ROW;
             row[i] = IN && r < n ? place / a.top_k : place;
         }
         p.from_rows(x, w.cols, row);
@@ -291,7 +291,7 @@ template <typename T, int BITS, bool IN>
 kernel void expert_gemm(constant metal_expert_gemm_args &a [[buffer(0)]], threadgroup float *shared TG_ARG(0),
                         uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
                         uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-    grouped<T, BITS, IN>(a, shared, group.xy, thread_index, simdgroup);
+    gemm_grouped<T, BITS, IN>(a, shared, group.xy, thread_index, simdgroup);
 }
 KERNEL_INSTANCE("expert_gemm_in_q4_exact", expert_gemm<float, 4, true>)
 KERNEL_INSTANCE("expert_gemm_in_q8_exact", expert_gemm<float, 8, true>)
