@@ -94,13 +94,20 @@ void calla_free(void *p);
 /* An answer under way: token ids → pieces of valid UTF-8, split into reasoning, content and tool calls, cut at stop strings. */
 typedef struct calla_answer calla_answer;
 
-typedef enum calla_piece_kind { CALLA_PIECE_REASONING, CALLA_PIECE_CONTENT, CALLA_PIECE_TOOL_CALL } calla_piece_kind;
+/* A tool call comes as CALL, any number of ARGUMENTS, and CALL_END, with nothing in between. */
+typedef enum calla_piece_kind {
+    CALLA_PIECE_REASONING,
+    CALLA_PIECE_CONTENT,
+    CALLA_PIECE_CALL,      /* a tool call begins: name */
+    CALLA_PIECE_ARGUMENTS, /* text is more of its arguments, which in the end are a JSON object */
+    CALLA_PIECE_CALL_END
+} calla_piece_kind;
 
 typedef struct calla_piece {
     calla_piece_kind kind;
-    const char *text; /* [n], valid during the callback; of a tool call: its arguments as a JSON object */
+    const char *text; /* [n], valid during the callback; "" of CALL and CALL_END */
     size_t n;
-    const char *name; /* of a tool call: the function's name, NUL-terminated; else NULL */
+    const char *name; /* of a CALL: the function's name, NUL-terminated; else NULL */
 } calla_piece;
 
 typedef void (*calla_piece_fn)(void *user, const calla_piece *piece);
@@ -118,6 +125,8 @@ typedef struct calla_answer_options {
 calla_status calla_answer_open(const calla_text *text, const calla_answer_options *options, calla_answer **out, calla_error *err);
 /* *stopped becomes true when a stop string is complete: cancel the session; later pushes print nothing. */
 calla_status calla_answer_push(calla_answer *answer, int32_t id, bool *stopped, calla_error *err);
+/* Which of the stop strings has stopped the answer, or NULL.  Of the caller's own array. */
+const char *calla_answer_stopped_by(const calla_answer *answer);
 /* Prints what was held back. */
 calla_status calla_answer_finish(calla_answer *answer, calla_error *err);
 void calla_answer_close(calla_answer *answer);

@@ -2,49 +2,42 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/utf8.h"
-#include "server/chat_impl.h"
-#include "server/entropy.h"
-#include "server/reply.h"
+#include "server/chat.h"
+
+static const chat_request *request_of(const completion *c) { return (const chat_request *)c->own; }
 
 static void append_str(buffer *out, const char *s) { json_append_string(out, s, strlen(s)); }
 
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…, */
-static void begin_object(const chat_completion *chat, const char *object, buffer *out) {
-    buffer_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", chat->id, object, (long long)chat->created);
-    append_str(out, chat->request.model ? chat->request.model : chat->server->info.model_name);
+static void begin_object(const completion *c, const char *object, buffer *out) {
+    buffer_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", c->id, object, (long long)c->created);
+    append_str(out, completion_model(c));
     buffer_printf(out, ",\"system_fingerprint\":\"calla-%s\",", calla_version());
 }
 
-static buffer *begin_chunk(chat_completion *chat) {
-    buffer_clear(&chat->line);
-    begin_object(chat, "chat.completion.chunk", &chat->line);
-    return &chat->line;
+static buffer *begin_chunk(completion *c) {
+    buffer *line = completion_line(c);
+    begin_object(c, "chat.completion.chunk", line);
+    return line;
 }
 
 /* Every chunk but the last has a null usage if usage was asked for. */
-static void send_chunk(chat_completion *chat, bool usage_is_in) {
-    buffer *line = &chat->line;
-    buffer_append_str(line, !usage_is_in && chat->request.include_usage ? ",\"usage\":null}" : "}");
-    if (!chat->connection) return;
-    if (line->failed) {
-        connection_kill(chat->connection);
-        return;
-    }
-    chat->last_write_ns = clock_now_ns();
-    reply_stream_event(chat->connection, line->data, line->n);
+static void send_chunk(completion *c, bool usage_is_in) {
+    buffer_append_str(&c->line, !usage_is_in && request_of(c)->include_usage ? ",\"usage\":null}" : "}");
+    completion_send(c, NULL);
 }
 
-static buffer *begin_delta(chat_choice *choice) {
-    buffer *line = begin_chunk(choice->chat);
+static buffer *begin_delta(completion_choice *choice) {
+    buffer *line = begin_chunk(choice->completion);
     buffer_printf(line, "\"choices\":[{\"index\":%u,\"delta\":", choice->index);
     return line;
 }
 
-static void write_logprobs(const chat_choice *choice, buffer *out) {
+static void write_logprobs(const completion_choice *choice, buffer *out) {
+    const conversation *r = choice->completion->own;
     buffer_append_str(out, ",\"logprobs\":");
-    if (!choice->chat->request.logprobs || (choice->chat->request.stream && !choice->logprobs.n)) {
+    if (!r->logprobs || (r->stream && !choice->logprobs.n)) {
         buffer_append_str(out, "null");
         return;
     }
@@ -54,133 +47,163 @@ static void write_logprobs(const chat_choice *choice, buffer *out) {
     if (choice->logprobs.failed) out->failed = true;
 }
 
-static void send_delta(chat_choice *choice, const char *finish_reason) {
-    buffer *line = &choice->chat->line;
+static void send_delta(completion_choice *choice, const char *finish_reason) {
+    buffer *line = &choice->completion->line;
     write_logprobs(choice, line);
     buffer_clear(&choice->logprobs);
     if (finish_reason)
         buffer_printf(line, ",\"finish_reason\":\"%s\"}]", finish_reason);
     else
         buffer_append_str(line, ",\"finish_reason\":null}]");
-    send_chunk(choice->chat, false);
+    send_chunk(choice->completion, false);
 }
 
-void chat_output_role(chat_choice *choice) {
-    buffer_append_str(begin_delta(choice), "{\"role\":\"assistant\",\"content\":\"\"}");
-    send_delta(choice, NULL);
-}
-
-/* index: place in the list, in deltas only. */
-static void write_tool_call(const calla_piece *piece, int64_t index, buffer *out) {
-    char id[32];
-    entropy_id("call_", 24, id);
-    buffer_append_str(out, "{");
-    if (index >= 0) buffer_printf(out, "\"index\":%lld,", (long long)index);
-    buffer_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id);
-    append_str(out, piece->name);
-    buffer_append_str(out, ",\"arguments\":");
-    json_append_string(out, piece->text, piece->n);
-    buffer_append_str(out, "}}");
-}
-
-static void keep_piece(chat_choice *choice, const calla_piece *piece) {
-    switch (piece->kind) {
-    case CALLA_PIECE_REASONING: buffer_append(&choice->reasoning, piece->text, piece->n); break;
-    case CALLA_PIECE_CONTENT: buffer_append(&choice->content, piece->text, piece->n); break;
-    default:
-        if (choice->tool_calls.n) buffer_append_str(&choice->tool_calls, ",");
-        write_tool_call(piece, -1, &choice->tool_calls);
+void chat_output_begin(completion *c) {
+    for (uint32_t i = 0; i < c->n_choices && c->connection; i++) {
+        buffer_append_str(begin_delta(&c->choices[i]), "{\"role\":\"assistant\",\"content\":\"\"}");
+        send_delta(&c->choices[i], NULL);
     }
 }
 
-void chat_output_piece(chat_choice *choice, const calla_piece *piece) {
-    const uint32_t call = choice->n_tool_calls;
-    choice->n_tool_calls += piece->kind == CALLA_PIECE_TOOL_CALL;
-    if (!choice->chat->request.stream) {
-        keep_piece(choice, piece);
-        return;
-    }
-    if (piece->kind != CALLA_PIECE_TOOL_CALL && !piece->n) return;
+static void write_reasoning(const char *text, size_t n, buffer *out) { /* clients look under either name */
+    buffer_append_str(out, "\"reasoning_content\":");
+    json_append_string(out, text, n);
+    buffer_append_str(out, ",\"reasoning\":");
+    json_append_string(out, text, n);
+}
+
+void chat_output_piece(completion_choice *choice, const calla_piece *piece, const completion_part *part) {
+    if (piece->kind == CALLA_PIECE_CALL_END) return;
     buffer *line = begin_delta(choice);
-    if (piece->kind == CALLA_PIECE_TOOL_CALL) {
-        buffer_append_str(line, "{\"tool_calls\":[");
-        write_tool_call(piece, call, line);
-        buffer_append_str(line, "]}");
-    } else {
-        buffer_append_str(line, piece->kind == CALLA_PIECE_REASONING ? "{\"reasoning_content\":" : "{\"content\":");
+    switch (piece->kind) {
+    case CALLA_PIECE_REASONING:
+        buffer_append_str(line, "{");
+        write_reasoning(piece->text, piece->n, line);
+        buffer_append_str(line, "}");
+        break;
+    case CALLA_PIECE_CONTENT:
+        buffer_append_str(line, "{\"content\":");
         json_append_string(line, piece->text, piece->n);
         buffer_append_str(line, "}");
+        break;
+    case CALLA_PIECE_CALL:
+        buffer_printf(line,
+                      "{\"tool_calls\":[{\"index\":%u,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", choice->n_calls - 1,
+                      part->id);
+        append_str(line, piece->name);
+        buffer_append_str(line, ",\"arguments\":\"\"}}]}");
+        break;
+    default:
+        buffer_printf(line, "{\"tool_calls\":[{\"index\":%u,\"function\":{\"arguments\":", choice->n_calls - 1);
+        json_append_string(line, piece->text, piece->n);
+        buffer_append_str(line, "}}]}");
     }
     send_delta(choice, NULL);
 }
 
-void chat_output_logprobs(chat_choice *choice) {
-    if (!choice->chat->request.stream || !choice->logprobs.n) return;
+/* Log-probabilities that no piece took along, as a chunk with an empty delta. */
+void chat_output_token_end(completion_choice *choice) {
+    if (!choice->logprobs.n) return;
     buffer_append_str(begin_delta(choice), "{}");
     send_delta(choice, NULL);
 }
 
-void chat_output_finish(chat_choice *choice) {
-    if (!choice->chat->request.stream) return;
-    buffer_append_str(begin_delta(choice), "{}");
-    send_delta(choice, choice->finish_reason);
+static const char *finish_reason(const completion_choice *choice) {
+    switch (choice->finish) {
+    case COMPLETION_LENGTH: return "length";
+    case COMPLETION_TOOL_CALLS: return "tool_calls";
+    default: return "stop";
+    }
 }
 
-static void write_usage(const chat_completion *chat, buffer *out) {
-    unsigned long long completion = 0, reasoning = 0;
-    for (uint32_t i = 0; i < chat->request.n; i++) {
-        completion += chat->choices[i].completion_tokens;
-        reasoning += chat->choices[i].reasoning_tokens;
-    }
+void chat_output_finish(completion_choice *choice) {
+    buffer_append_str(begin_delta(choice), "{}");
+    send_delta(choice, finish_reason(choice));
+}
+
+static void write_usage(const completion *c, buffer *out) {
+    uint64_t tokens, reasoning;
+    completion_usage(c, &tokens, &reasoning);
     buffer_printf(out,
                   "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
-                  "\"prompt_tokens_details\":{\"cached_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
-                  chat->prompt_tokens, completion, chat->prompt_tokens + completion, reasoning);
+                  "\"prompt_tokens_details\":{\"cached_tokens\":%u},\"completion_tokens_details\":{\"reasoning_tokens\":%llu}}",
+                  c->prompt_tokens, (unsigned long long)tokens, (unsigned long long)(c->prompt_tokens + tokens), c->cached_tokens,
+                  (unsigned long long)reasoning);
 }
 
-void chat_output_usage(chat_completion *chat) {
-    buffer *line = begin_chunk(chat);
-    buffer_append_str(line, "\"choices\":[],");
-    write_usage(chat, line);
-    send_chunk(chat, true);
+void chat_output_end(completion *c) {
+    if (request_of(c)->include_usage) {
+        buffer *line = begin_chunk(c);
+        buffer_append_str(line, "\"choices\":[],");
+        write_usage(c, line);
+        send_chunk(c, true);
+    }
+    buffer_append_str(completion_line(c), "[DONE]");
+    completion_send(c, NULL);
 }
 
-void chat_output_done(chat_completion *chat) {
-    if (chat->connection) reply_stream_event(chat->connection, "[DONE]", 6);
+void chat_output_fail(completion *c, const api_error *e) {
+    api_error_write(e, completion_line(c));
+    completion_send(c, NULL);
 }
 
-static void write_message(const chat_choice *choice, buffer *out) {
+void chat_output_progress(completion *c, uint32_t done, uint32_t of) {
+    buffer *line = begin_chunk(c);
+    buffer_printf(line, "\"choices\":[],\"prompt_progress\":{\"processed\":%u,\"total\":%u,\"cached\":%u}", done, of, c->cached_tokens);
+    send_chunk(c, false);
+}
+
+static void write_calls(const completion_choice *choice, buffer *out) {
+    bool any = false;
+    for (size_t i = 0; i < choice->n_parts; i++) {
+        const completion_part *part = &choice->parts[i];
+        if (part->kind != CALLA_PIECE_CALL) continue;
+        buffer_printf(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", any ? "," : "", part->id);
+        append_str(out, part->name);
+        buffer_append_str(out, ",\"arguments\":");
+        json_append_string(out, part->text.n ? part->text.data : "", part->text.n);
+        buffer_append_str(out, "}}");
+        any = true;
+    }
+}
+
+static void write_message(const completion_choice *choice, buffer *out) {
+    buffer content = {0}, reasoning = {0};
+    completion_join(choice, CALLA_PIECE_CONTENT, &content);
+    completion_join(choice, CALLA_PIECE_REASONING, &reasoning);
     buffer_append_str(out, "{\"role\":\"assistant\",\"content\":");
-    if (choice->content.n || !choice->n_tool_calls)
-        json_append_string(out, choice->content.n ? choice->content.data : "", choice->content.n);
+    if (content.n || !choice->n_calls)
+        json_append_string(out, content.n ? content.data : "", content.n);
     else
         buffer_append_str(out, "null");
     buffer_append_str(out, ",\"refusal\":null");
-    if (choice->reasoning.n) {
-        buffer_append_str(out, ",\"reasoning_content\":");
-        json_append_string(out, choice->reasoning.data, choice->reasoning.n);
+    if (reasoning.n) {
+        buffer_append_str(out, ",");
+        write_reasoning(reasoning.data, reasoning.n, out);
     }
-    if (choice->n_tool_calls) {
+    if (choice->n_calls) {
         buffer_append_str(out, ",\"tool_calls\":[");
-        if (choice->tool_calls.n) buffer_append(out, choice->tool_calls.data, choice->tool_calls.n);
+        write_calls(choice, out);
         buffer_append_str(out, "]");
     }
     buffer_append_str(out, "}");
-    if (choice->content.failed || choice->reasoning.failed || choice->tool_calls.failed) out->failed = true;
+    if (content.failed || reasoning.failed) out->failed = true;
+    buffer_free(&content);
+    buffer_free(&reasoning);
 }
 
-void chat_output_whole(chat_completion *chat, buffer *out) {
-    begin_object(chat, "chat.completion", out);
+void chat_output_whole(completion *c, buffer *out) {
+    begin_object(c, "chat.completion", out);
     buffer_append_str(out, "\"choices\":[");
-    for (uint32_t i = 0; i < chat->request.n; i++) {
-        const chat_choice *choice = &chat->choices[i];
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        const completion_choice *choice = &c->choices[i];
         buffer_printf(out, "%s{\"index\":%u,\"message\":", i ? "," : "", choice->index);
         write_message(choice, out);
         write_logprobs(choice, out);
-        buffer_printf(out, ",\"finish_reason\":\"%s\"}", choice->finish_reason);
+        buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_reason(choice));
     }
     buffer_append_str(out, "],");
-    write_usage(chat, out);
+    write_usage(c, out);
     buffer_append_str(out, "}");
 }
 
@@ -209,7 +232,10 @@ static void write_token(const calla_text *text, int32_t id, float logprob, buffe
     buffer_free(&string);
 }
 
-void chat_output_token_logprob(const calla_text *text, const job_token *token, buffer *out) {
+void chat_output_token(completion_choice *choice, const job_token *token) {
+    if (!choice->completion->own->logprobs) return;
+    const calla_text *text = choice->completion->server->text;
+    buffer *out = &choice->logprobs;
     if (out->n) buffer_append_str(out, ",");
     buffer_append_str(out, "{");
     write_token(text, token->id, token->logprob, out);

@@ -7,6 +7,18 @@
 
 enum { MAX_IGNORED_BYTES = 512 };
 
+json_object *params_member(json_object *object, const char *name) {
+    json_object *value = NULL;
+    if (json_object_is_type(object, json_type_object)) json_object_object_get_ex(object, name, &value);
+    return value;
+}
+
+const char *params_string(json_object *value) {
+    if (!json_object_is_type(value, json_type_string)) return NULL;
+    const char *s = json_object_get_string(value);
+    return strlen(s) == (size_t)json_object_get_string_len(value) ? s : NULL;
+}
+
 bool params_integer(json_object *value, int64_t min, int64_t max, int64_t *out) {
     int64_t i;
     if (json_object_is_type(value, json_type_int)) {
@@ -48,6 +60,7 @@ static void note_ignored(buffer *ignored, const char *name) {
 
 static bool read_one(const param *p, const char *name, json_object *value, void *request, buffer *ignored, api_error *e) {
     void *at = (char *)request + p->offset;
+    if (p->said_offset) *(bool *)((char *)request + p->said_offset) = true;
     switch (p->kind) {
     case PARAM_BOOL:
         if (!json_object_is_type(value, json_type_boolean)) return api_error_set(e, 400, NULL, name, "%s must be true or false", name);
@@ -63,16 +76,20 @@ static bool read_one(const param *p, const char *name, json_object *value, void 
     }
 }
 
-bool params_read(const param *table, size_t n, json_object *object, const char *prefix, void *request, buffer *ignored, api_error *e) {
+static const param *find(const param_table *table, const char *key) {
+    for (; table; table = table->more)
+        for (size_t i = 0; i < table->n; i++)
+            if (!strcmp(table->rows[i].name, key)) return &table->rows[i];
+    static const param unknown = {.kind = PARAM_HARMLESS};
+    return &unknown;
+}
+
+bool params_read(const param_table *table, json_object *object, void *request, buffer *ignored, api_error *e) {
     json_object_object_foreach(object, key, value) {
         if (!value) continue;
-        const param *p = NULL;
-        for (size_t i = 0; i < n && !p; i++)
-            if (!strcmp(table[i].name, key)) p = &table[i];
-        static const param unknown = {.kind = PARAM_HARMLESS};
         char name[128];
-        snprintf(name, sizeof name, "%s%.100s", prefix, key);
-        if (!read_one(p ? p : &unknown, name, value, request, ignored, e)) return false;
+        snprintf(name, sizeof name, "%s%.100s", table->prefix, key);
+        if (!read_one(find(table, key), name, value, request, ignored, e)) return false;
     }
     return true;
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "server/entropy.h"
+#include "server/routes.h"
 
 static const char OUT_OF_MEMORY[] =
     "{\"error\":{\"message\":\"out of memory for the reply: try again\",\"type\":\"server_error\",\"param\":null,"
@@ -65,7 +66,7 @@ void reply_error(connection *c, const api_error *e) {
         snprintf(headers, sizeof headers, "Retry-After: %u\r\n", e->retry_after);
     else if (e->status == 405 && c->allow)
         snprintf(headers, sizeof headers, "Allow: %s\r\n", c->allow);
-    api_error_write(e, &body);
+    routes_write_error(&c->reader.request, e, &body);
     reply_json(c, e->status, headers, &body);
     buffer_free(&body);
 }
@@ -102,7 +103,12 @@ static void stream_write(connection *c, const char *prefix, const char *text, si
     commit(c, out, bytes);
 }
 
-void reply_stream_event(connection *c, const char *json, size_t n) { stream_write(c, "data: ", json, n); }
+void reply_stream_event(connection *c, const char *name, const char *json, size_t n) {
+    char prefix[96] = "data: ";
+    if (name) snprintf(prefix, sizeof prefix, "event: %s\ndata: ", name);
+    stream_write(c, prefix, json, n);
+}
+
 void reply_stream_comment(connection *c, const char *text) { stream_write(c, ": ", text, strlen(text)); }
 
 void reply_stream_end(connection *c, bool keep_alive) {

@@ -13,8 +13,8 @@ void reply_error(connection *c, const api_error *e);
 
 /* text/event-stream; the headers go out at once. */
 void reply_stream_begin(connection *c, const char *headers);
-/* "data: " json [n] and an empty line.  json must hold no line feed. */
-void reply_stream_event(connection *c, const char *json, size_t n);
+/* "event: " name (NULL: no such line), "data: " json [n] and an empty line.  json must hold no line feed. */
+void reply_stream_event(connection *c, const char *name, const char *json, size_t n);
 /* ": text" and an empty line: clients skip it, but see a byte. */
 void reply_stream_comment(connection *c, const char *text);
 /* keep_alive false: closes the connection behind it. */

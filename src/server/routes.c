@@ -4,20 +4,23 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/chat.h"
+
 typedef struct route {
     const char *path;
     bool prefix; /* what follows the path is the handler's */
     http_verb verb;
     const char *allow;
+    const completion_dialect *dialect; /* or handle */
     void (*handle)(connection *c);
 } route;
 
 static const route routes[] = {
-    {"/v1/chat/completions", false, VERB_POST, "POST", chat_handle},
-    {"/v1/models", false, VERB_GET, "GET, HEAD", models_handle_list},
-    {"/v1/models/", true, VERB_GET, "GET, HEAD", models_handle_one},
-    {"/health", false, VERB_GET, "GET, HEAD", health_handle},
-    {"/props", false, VERB_GET, "GET, HEAD", props_handle},
+    {"/v1/chat/completions", false, VERB_POST, "POST", &chat_dialect, NULL},
+    {"/v1/models", false, VERB_GET, "GET, HEAD", NULL, models_handle_list},
+    {"/v1/models/", true, VERB_GET, "GET, HEAD", NULL, models_handle_one},
+    {"/health", false, VERB_GET, "GET, HEAD", NULL, health_handle},
+    {"/props", false, VERB_GET, "GET, HEAD", NULL, props_handle},
 };
 
 static const route *find(const http_request *request) {
@@ -57,4 +60,18 @@ bool routes_check(const http_request *request, api_error *e, const char **allow)
     return true;
 }
 
-void routes_dispatch(connection *c) { find(&c->reader.request)->handle(c); }
+void routes_dispatch(connection *c) {
+    const route *r = find(&c->reader.request);
+    if (r->dialect)
+        completion_begin(c, r->dialect);
+    else
+        r->handle(c);
+}
+
+void routes_write_error(const http_request *request, const api_error *e, buffer *out) {
+    const route *r = request->method ? find(request) : NULL; /* no method: the request line was not even read */
+    if (r && r->dialect)
+        r->dialect->write_error(e, out);
+    else
+        api_error_write(e, out);
+}

@@ -10,8 +10,10 @@ bool routes_check(const http_request *request, api_error *e, const char **allow)
 /* The request is complete and routes_check passed. */
 void routes_dispatch(connection *c);
 
-/* The handlers, one file each. */
-void chat_handle(connection *c);        /* POST /v1/chat/completions */
+/* The body of an error reply, in the dialect of the request's path. */
+void routes_write_error(const http_request *request, const api_error *e, buffer *out);
+
+/* The handlers that are no completions, one file each. */
 void models_handle_list(connection *c); /* GET /v1/models */
 void models_handle_one(connection *c);  /* GET /v1/models/{id} */
 void health_handle(connection *c);      /* GET /health */

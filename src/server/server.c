@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "server/chat.h"
+#include "server/completion.h"
 #include "server/connection.h"
 #include "server/job.h"
 #include "server/worker.h"
@@ -29,14 +29,14 @@ static void start_timer(struct event *timer, uint32_t ms) {
 /* ----------------------------------------------------------- ending ----------------------------------------------------- */
 
 void server_check_drained(server *s) {
-    if (s->draining && !s->connections && !s->dead && !s->n_chats && !mailbox_live(s->mailbox)) event_base_loopbreak(s->base);
+    if (s->draining && !s->connections && !s->dead && !s->n_completions && !mailbox_live(s->mailbox)) event_base_loopbreak(s->base);
 }
 
 static void cancel_everything(server *s) {
     if (s->cancelling) return;
     s->cancelling = true;
-    log_info("cancelling %u answers", s->n_chats);
-    chat_cancel_all(s);
+    log_info("cancelling %u answers", s->n_completions);
+    completion_cancel_all(s);
     start_timer(s->final_timer, FINAL_MS);
     server_check_drained(s);
 }
@@ -49,7 +49,7 @@ static void on_stop(evutil_socket_t fd, short what, void *user) {
         return;
     }
     s->draining = true;
-    log_info("stopping: %u answers under way", s->n_chats);
+    log_info("stopping: %u answers under way", s->n_completions);
     evconnlistener_free(s->listener); /* the port is free for the next server from here on */
     s->listener = NULL;
     for (connection *c = s->connections, *next; c; c = next) {
@@ -206,9 +206,9 @@ void server_close(server *s) {
     if (s->listener) evconnlistener_free(s->listener);
     s->listener = NULL;
     while (s->connections) connection_kill(s->connections);
-    chat_abandon_all(s);
+    completion_abandon_all(s);
     worker_close(s->worker);
-    chat_free_all(s);
+    completion_free_all(s);
     mailbox_close(s->mailbox);
     if (s->reaper) connection_reap(s);
     struct event *events[] = {s->stop, s->reaper, s->accept_retry, s->drain_timer, s->final_timer, s->sigterm, s->sigint};

@@ -11,7 +11,7 @@
 typedef struct connection connection;
 typedef struct mailbox mailbox;
 typedef struct worker worker;
-typedef struct chat_completion chat_completion;
+typedef struct completion completion;
 
 struct server {
     calla_engine *engine;
@@ -42,8 +42,8 @@ struct server {
 
     mailbox *mailbox;
     worker *worker;
-    chat_completion *chats; /* at work or queued; doubly linked */
-    uint32_t n_chats;
+    completion *completions; /* at work or queued; doubly linked */
+    uint32_t n_completions;
 };
 
 /* listen.c: resolves host, binds and listens; fills in port, url, loopback and s->listener's socket. */

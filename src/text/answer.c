@@ -35,6 +35,7 @@ struct calla_answer {
     tool_set tools;
     utf8_stream utf8;
     stop_matcher stop;
+    const char *const *stop_strings; /* the caller's */
     answer_output out;
     buffer text, passed; /* scratch: characters of one token; content that passed the stop strings */
 
@@ -305,6 +306,8 @@ static void feed_tag(calla_answer *a, tag t) {
     feed_str(a, tag_text[t]);
 }
 
+const char *calla_answer_stopped_by(const calla_answer *a) { return a->stop.stopped ? a->stop_strings[a->stop.which] : NULL; }
+
 static calla_status check(const calla_answer *a, calla_error *err) {
     return a->failed || a->out.failed ? error_nomem(err, "an answer's text") : CALLA_OK;
 }
@@ -373,6 +376,7 @@ calla_status calla_answer_open(const calla_text *text, const calla_answer_option
     a->raw = options->raw;
     a->out.fn = options->piece;
     a->out.user = options->user;
+    a->stop_strings = options->stop;
     calla_status status = stop_open(&a->stop, options->stop, options->n_stop, err);
     if (!status && !a->raw) status = tool_set_open(&a->tools, options->tools_json, err);
     if (status) {

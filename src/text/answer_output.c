@@ -31,8 +31,10 @@ void output_drop_space(answer_output *o) {
 
 void output_tool_call(answer_output *o, const char *name, const char *arguments, size_t n) {
     output_flush(o);
-    const calla_piece piece = {.kind = CALLA_PIECE_TOOL_CALL, .text = arguments, .n = n, .name = name};
-    o->fn(o->user, &piece);
+    const calla_piece pieces[] = {{.kind = CALLA_PIECE_CALL, .text = "", .name = name},
+                                  {.kind = CALLA_PIECE_ARGUMENTS, .text = arguments, .n = n},
+                                  {.kind = CALLA_PIECE_CALL_END, .text = ""}};
+    for (size_t i = 0; i < 3; i++) o->fn(o->user, &pieces[i]);
 }
 
 void output_deliver(answer_output *o) {

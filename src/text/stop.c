@@ -67,7 +67,7 @@ void stop_push(stop_matcher *m, const char *text, size_t n, buffer *out) {
     for (size_t i = 0; i < n; i++) {
         size_t longest = 0;
         for (size_t k = 0; k < m->n; k++)
-            if (advance(&m->strings[k], text[i]) && m->strings[k].n > longest) longest = m->strings[k].n;
+            if (advance(&m->strings[k], text[i]) && m->strings[k].n > longest) longest = m->strings[m->which = k].n;
         if (longest) {
             buffer_append(out, m->held.data, old + i + 1 - longest);
             m->stopped = true;

@@ -17,6 +17,7 @@ typedef struct stop_matcher { /* starts as {0}: no stop strings */
     size_t n;
     buffer held;  /* the longest end of the text so far that begins a stop string */
     bool stopped; /* one was complete: nothing more comes out */
+    size_t which; /* with stopped: its place in strings */
 } stop_matcher;
 
 /* strings [n]: NUL-terminated, none of them empty, valid UTF-8. */

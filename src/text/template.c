@@ -1,8 +1,9 @@
 /* template.c: the model's chat template (chat_template.jinja), as straight code with the template's lines quoted above it.
  *
  * Owns the order of the template's text and its errors; what a part of a message prints is template_content.c, how values print is
- * template_value.c, where bytes come from is origin.c.  It knows nothing of tokens.  Byte for byte what jinja2 prints, with one
- * deliberate difference: `arguments` of a tool call may be a JSON string, as OpenAI's API has it; the template itself raises there.
+ * template_value.c, where bytes come from is origin.c.  It knows nothing of tokens.  Byte for byte what jinja2 prints, with these
+ * deliberate differences: `arguments` of a tool call may be a JSON string, as OpenAI's API has it, where the template itself raises; and
+ * what template_request marks as ours, for conversations that the template refuses.
  * Python evaluates in order, so errors are found in the same order here. */
 #include "text/template.h"
 
@@ -30,6 +31,7 @@ typedef struct renderer {
     const template_request *request;
     size_t n_messages;
     size_t last_query; /* ns.last_query_index */
+    bool no_query;     /* there is no query: all turns belong to the one under way */
     origin_text out;
     content_renderer content;
     buffer json; /* scratch for tojson */
@@ -99,7 +101,8 @@ static calla_status find_last_query(renderer *r) {
             return CALLA_OK;
         }
     }
-    return error_set(r->err, CALLA_E_ARGUMENT, "messages: No user query found in messages.");
+    r->no_query = true;
+    return r->request->any_order ? CALLA_OK : error_set(r->err, CALLA_E_ARGUMENT, "messages: No user query found in messages.");
 }
 
 /* {%- for args_name, args_value in tool_call.arguments|items %} */
@@ -166,7 +169,7 @@ static calla_status render_tool_call(renderer *r, json_object *tool_call, size_t
 }
 
 /* {%- elif message.role == "assistant" %} */
-static calla_status render_assistant(renderer *r, size_t i, origin_span content) {
+static calla_status render_assistant(renderer *r, size_t i, origin_span content, bool *thinking) {
     json_object *given = value_get(message_at(r, i), "reasoning_content");
     origin_span reasoning = {.of = content.of};
     origin_text given_text = {.all_template = r->out.all_template};
@@ -180,12 +183,18 @@ static calla_status render_assistant(renderer *r, size_t i, origin_span content)
         content = span_strip_newlines_left(span_split_last(content, "</think>"));
     }
     reasoning = span_strip(reasoning);
+    const bool continued = r->request->continue_last && i + 1 == r->n_messages;
     origin_template(&r->out, "<|im_start|>assistant\n");
     /* {%- if (preserve_thinking is defined and preserve_thinking is true) or (loop.index0 > ns.last_query_index) %}; 3.5 has only the
      * second half */
-    if ((r->kind != TEMPLATE_QWEN35 && r->request->preserve_thinking) || i > r->last_query) {
+    if ((r->kind != TEMPLATE_QWEN35 && r->request->preserve_thinking) || i > r->last_query || r->no_query || continued) {
         origin_template(&r->out, "<think>\n");
         origin_append_span(&r->out, reasoning);
+        if (continued && r->request->thinking && !span_n(content)) { /* it ended in the middle of a thought */
+            *thinking = true;
+            origin_free(&given_text);
+            return CALLA_OK;
+        }
         origin_template(&r->out, "\n</think>\n\n");
     }
     origin_append_span(&r->out, content);
@@ -201,13 +210,14 @@ static calla_status render_assistant(renderer *r, size_t i, origin_span content)
         calla_status status = render_tool_call(r, json_object_array_get_idx(calls, call), i, call, content_before);
         if (status) return status;
     }
-    origin_template(&r->out, "<|im_end|>\n");
+    if (!continued) origin_template(&r->out, "<|im_end|>\n");
     return CALLA_OK;
 }
 
 /* {%- elif message.role == "tool" %}: neighbouring results share one user turn */
 static void render_tool_result(renderer *r, size_t i, origin_span content) {
-    if (i > 0 && !value_is(role_at(r, i - 1), "tool")) origin_template(&r->out, "<|im_start|>user");
+    /* the template leaves the turn unopened where a result is the first message */
+    if (i > 0 ? !value_is(role_at(r, i - 1), "tool") : r->request->any_order) origin_template(&r->out, "<|im_start|>user");
     origin_template(&r->out, "\n<tool_response>\n");
     origin_append_span(&r->out, content);
     origin_template(&r->out, "\n</tool_response>");
@@ -215,19 +225,24 @@ static void render_tool_result(renderer *r, size_t i, origin_span content) {
 }
 
 /* {%- for message in messages %} */
-static calla_status render_message(renderer *r, size_t i) {
+static calla_status render_message(renderer *r, size_t i, bool *thinking) {
     json_object *role = role_at(r, i);
     origin_span content;
     calla_status status = trimmed_content(r, i, true, false, &content);
     if (status) return status;
     if (value_is(role, "system")) {
-        if (i > 0) return error_set(r->err, CALLA_E_ARGUMENT, "messages[%zu]: System message must be at the beginning.", i);
+        if (i == 0) return CALLA_OK; /* the head has it */
+        if (!r->request->any_order)
+            return error_set(r->err, CALLA_E_ARGUMENT, "messages[%zu]: System message must be at the beginning.", i);
+        origin_template(&r->out, "<|im_start|>system\n");
+        origin_append_span(&r->out, content);
+        origin_template(&r->out, "<|im_end|>\n");
     } else if (value_is(role, "user")) { /* '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' */
         origin_template(&r->out, "<|im_start|>user\n");
         origin_append_span(&r->out, content);
         origin_template(&r->out, "<|im_end|>\n");
     } else if (value_is(role, "assistant")) {
-        return render_assistant(r, i, content);
+        return render_assistant(r, i, content, thinking);
     } else if (value_is(role, "tool")) {
         render_tool_result(r, i, content);
     } else {
@@ -240,11 +255,11 @@ static calla_status render_message(renderer *r, size_t i) {
 static calla_status render(renderer *r, bool *thinking) {
     if (r->n_messages == 0) return error_set(r->err, CALLA_E_ARGUMENT, "messages: No messages provided."); /* {%- if not messages %} */
     calla_status status = render_head(r);
-    if (!status) status = find_last_query(r);
-    for (size_t i = 0; !status && i < r->n_messages; i++) status = render_message(r, i);
-    if (status) return status;
     *thinking = false;
-    if (!r->request->no_generation_prompt) { /* {%- if add_generation_prompt %} */
+    if (!status) status = find_last_query(r);
+    for (size_t i = 0; !status && i < r->n_messages; i++) status = render_message(r, i, thinking);
+    if (status) return status;
+    if (!r->request->no_generation_prompt && !r->request->continue_last) { /* {%- if add_generation_prompt %} */
         origin_template(&r->out, "<|im_start|>assistant\n");
         *thinking = r->request->thinking; /* {%- if enable_thinking is defined and enable_thinking is false %} */
         origin_template(&r->out, *thinking ? "<think>\n" : "<think>\n\n</think>\n\n");

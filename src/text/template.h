@@ -18,6 +18,8 @@ typedef struct template_request {
     bool preserve_thinking;
     bool no_generation_prompt; /* add_generation_prompt false */
     bool vision_ids;           /* add_vision_id: pictures and videos are numbered */
+    bool any_order;            /* ours: roles in any order; a system message that is not the first becomes a turn where it stands */
+    bool continue_last;        /* ours: the answer goes on from the end of the last message, which is the assistant's */
     bool reference;            /* for tests: content may become control tokens, as in the reference (origin says all template) */
 } template_request;
 

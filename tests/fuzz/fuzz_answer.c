@@ -43,7 +43,8 @@ static void open_text(void) {
 }
 
 typedef struct transcript {
-    buffer all; /* kinds and texts */
+    buffer all;       /* kinds and texts */
+    buffer arguments; /* of the call under way */
     size_t calls, letters;
     int last;
 } transcript;
@@ -56,17 +57,26 @@ static size_t count_letters(const char *s, size_t n) {
 
 static void record(void *user, const calla_piece *piece) {
     transcript *t = user;
-    require(piece->n > 0 && utf8_valid(piece->text, piece->n) == piece->n, "a piece is empty or not UTF-8");
-    if (piece->kind == CALLA_PIECE_TOOL_CALL) {
+    const bool mark = piece->kind == CALLA_PIECE_CALL || piece->kind == CALLA_PIECE_CALL_END;
+    const bool in_call = t->last == CALLA_PIECE_CALL || t->last == CALLA_PIECE_ARGUMENTS;
+    require(mark || (piece->n > 0 && utf8_valid(piece->text, piece->n) == piece->n), "a piece is empty or not UTF-8");
+    require(in_call == (piece->kind == CALLA_PIECE_ARGUMENTS || piece->kind == CALLA_PIECE_CALL_END), "a piece at a wrong place");
+    switch (piece->kind) {
+    case CALLA_PIECE_CALL:
+        require(piece->name && *piece->name, "a call without a name");
+        buffer_clear(&t->arguments);
+        t->calls++;
+        break;
+    case CALLA_PIECE_ARGUMENTS: buffer_append(&t->arguments, piece->text, piece->n); break;
+    case CALLA_PIECE_CALL_END: {
         json_object *arguments;
         calla_error err;
-        require(json_parse(piece->text, piece->n, "arguments", &arguments, &err) == CALLA_OK, "arguments are not JSON");
+        require(json_parse(t->arguments.data, t->arguments.n, "arguments", &arguments, &err) == CALLA_OK, "arguments are not JSON");
         require(json_object_is_type(arguments, json_type_object), "arguments are no object");
-        require(piece->name && *piece->name, "a call without a name");
         json_object_put(arguments);
-        t->calls++;
-    } else {
-        t->letters += count_letters(piece->text, piece->n);
+        break;
+    }
+    default: t->letters += count_letters(piece->text, piece->n);
     }
     if (t->last != (int)piece->kind || piece->name) buffer_printf(&t->all, "\n%d %s:", (int)piece->kind, piece->name ? piece->name : "");
     buffer_append(&t->all, piece->text, piece->n);

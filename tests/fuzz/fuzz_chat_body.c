@@ -6,7 +6,7 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/utf8.h"
-#include "server/chat_request.h"
+#include "server/chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -46,22 +46,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     const calla_engine_info info = {.context_tokens = 2000,
                                     .vocabulary = calla_text_vocabulary(text),
                                     .defaults = {.temperature = 1, .top_p = 0.95f, .top_k = 20, .repetition_penalty = 1}};
-    chat_request r;
+    chat_request r = {0};
+    conversation *c = &r.conversation;
     api_error e;
     calla_prompt prompt = {0};
-    if (!chat_request_parse((const char *)data, n, &info, &r, &e))
+    conversation_init(c, &info);
+    if (!chat_request_read(&r, (const char *)data, n, &e))
         check_error(&e);
     else {
-        require(r.n >= 1 && r.n <= CHAT_MAX_CHOICES && r.n_stop <= CHAT_MAX_STOP, "a count out of range");
-        require(r.sampling.temperature >= 0 && r.sampling.temperature <= 2 && r.sampling.top_p > 0 && r.sampling.top_p <= 1,
+        require(c->n >= 1 && c->n <= CHAT_MAX_CHOICES && c->n_stop <= CONVERSATION_MAX_STOP, "a count out of range");
+        require(c->sampling.temperature >= 0 && c->sampling.temperature <= 2 && c->sampling.top_p > 0 && c->sampling.top_p <= 1,
                 "a parameter out of range");
-        require(r.ignored.n < 600 && (!r.ignored.n || !strpbrk(r.ignored.data, "\r\n")), "a header that is none");
-        if (!chat_request_render(&r, text, info.context_tokens, &prompt, &e))
+        require(c->ignored.n < 600 && (!c->ignored.n || !strpbrk(c->ignored.data, "\r\n")), "a header that is none");
+        require(c->warnings.n < 800 && (!c->warnings.n || !strpbrk(c->warnings.data, "\r\n")), "a header that is none");
+        if (!conversation_render(c, text, &prompt, &e) || !conversation_fit(c, prompt.ids.n, &e))
             check_error(&e);
         else
-            require(prompt.ids.n && prompt.ids.n + r.max_tokens <= info.context_tokens, "a prompt out of the window");
+            require(prompt.ids.n && prompt.ids.n + c->max_tokens <= info.context_tokens, "a prompt out of the window");
     }
     calla_prompt_free(&prompt);
-    chat_request_free(&r);
+    conversation_free(c);
     return 0;
 }

@@ -306,7 +306,8 @@ static void add_event(json_object *event, int64_t choice, stream_sum *out) {
     buffer_append_str(&out->content, json_str(event, "choices.0.delta.content"));
     buffer_append_str(&out->reasoning, json_str(event, "choices.0.delta.reasoning_content"));
     json_object *call = json_at(event, "choices.0.delta.tool_calls.0");
-    if (call) buffer_printf(&out->calls, "%s(%s);", json_str(call, "function.name"), json_str(call, "function.arguments"));
+    if (*json_str(call, "id")) buffer_printf(&out->calls, "%s%s(", out->calls.n ? ");" : "", json_str(call, "function.name"));
+    buffer_append_str(&out->calls, json_str(call, "function.arguments"));
     json_object *entries = json_at(event, "choices.0.logprobs.content");
     if (entries) out->logprobs += json_object_array_length(entries);
     if (*json_str(event, "choices.0.finish_reason"))
@@ -345,6 +346,7 @@ void stream_read(const reply *r, int64_t choice, stream_sum *out) {
         }
         p = end + 2;
     }
+    if (out->calls.n) buffer_append_str(&out->calls, ");");
 }
 
 void stream_free(stream_sum *s) {

@@ -229,8 +229,9 @@ static void check_options(const char *more, const char *want) {
 /* Each parameter reaches the engine; what is absent or null is the engine's default. */
 static void test_options(void **state) {
     (void)state;
-    check_options("", "temperature=1 top_p=0.95 top_k=20 min_p=0 presence=0 frequency=0 repetition=1 ");
-    check_options("\"temperature\":null,\"top_p\":null", "temperature=1 top_p=0.95 ");
+    check_options("", "temperature=0.7 top_p=0.8 top_k=20 min_p=0 presence=1.5 frequency=0 repetition=1 ");
+    check_options("\"temperature\":null,\"top_p\":null", "temperature=0.7 top_p=0.8 ");
+    check_options("\"presence_penalty\":0", "temperature=0.7 top_p=0.8 top_k=20 min_p=0 presence=0 ");
     check_options("\"temperature\":0", "temperature=0 ");
     check_options("\"temperature\":1.5", "temperature=1.5 ");
     check_options("\"top_p\":0.5", "top_p=0.5 ");
@@ -353,7 +354,7 @@ static void test_bad_fields(void **state) {
         {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:\"}}]}]",
          "messages[0].content[0]"},
         {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", "messages[0].content[0]"},
-        {"\"messages\":[{\"role\":\"system\",\"content\":\"x\"}]", "messages"},
+        {"\"messages\":[{\"role\":\"assistant\",\"content\":\"\"}]", "messages"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         reply r;

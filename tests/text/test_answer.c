@@ -37,13 +37,15 @@ typedef struct transcript {
 
 static void record(void *user, const calla_piece *piece) {
     transcript *t = user;
-    assert_true(piece->n > 0);
+    const bool in_call = t->last == CALLA_PIECE_CALL || t->last == CALLA_PIECE_ARGUMENTS;
+    assert_int_equal(piece->n > 0, piece->kind != CALLA_PIECE_CALL && piece->kind != CALLA_PIECE_CALL_END);
     assert_int_equal(utf8_valid(piece->text, piece->n), piece->n);
-    if (t->last != (int)piece->kind || piece->kind == CALLA_PIECE_TOOL_CALL) {
+    assert_int_equal(in_call, piece->kind == CALLA_PIECE_ARGUMENTS || piece->kind == CALLA_PIECE_CALL_END);
+    if (!in_call && t->last != (int)piece->kind) {
         if (t->last >= 0) buffer_append_char(&t->b, '|');
         buffer_append_str(&t->b, piece->kind == CALLA_PIECE_REASONING ? "R:" : piece->kind == CALLA_PIECE_CONTENT ? "C:" : "T:");
     }
-    if (piece->kind == CALLA_PIECE_TOOL_CALL) buffer_printf(&t->b, "%s ", piece->name);
+    if (piece->kind == CALLA_PIECE_CALL) buffer_printf(&t->b, "%s ", piece->name);
     buffer_append(&t->b, piece->text, piece->n);
     t->last = (int)piece->kind;
 }

@@ -1,0 +1,497 @@
+/* completion.c: see completion.h.
+ *
+ * Sessions that the engine has not let go of when a completion ends are closed by their jobs.  Any write may find that the client is gone
+ * and call on_gone; therefore every callback is bracketed by enter and leave, and the completion is freed only by the outermost leave. */
+#include "server/completion.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "server/entropy.h"
+#include "server/reply.h"
+
+enum {
+    WORKER_BYTES = 256 << 10, /* bodies above this are parsed and tokenized by the worker */
+    TICK_MS = 500,            /* how often a stream is looked at … */
+    SILENCE_MS = 1000,        /* … and given a sign of life if it was silent for so long: never 2 s without a byte */
+    HEADER_BYTES = 1536
+};
+
+/* ------------------------------------------------------------- lifetime -------------------------------------------------- */
+
+static void free_choice(completion_choice *choice) {
+    if (choice->job) job_release(choice->job);
+    calla_answer_close(choice->answer);
+    for (size_t i = 0; i < choice->n_parts; i++) {
+        mem_free(choice->parts[i].name);
+        buffer_free(&choice->parts[i].text);
+    }
+    mem_free(choice->parts);
+    buffer_free(&choice->logprobs);
+}
+
+static void destroy(completion *c) {
+    server *s = c->server;
+    for (uint32_t i = 0; c->choices && i < c->n_choices; i++) free_choice(&c->choices[i]);
+    mem_free(c->choices);
+    if (c->tick) event_free(c->tick);
+    if (c->own) {
+        if (c->dialect->free) c->dialect->free(c);
+        conversation_free(c->own);
+    }
+    mem_free(c->own);
+    for (size_t i = 0; i < c->n_prompts; i++) calla_prompt_free(&c->prompts[i]);
+    mem_free(c->prompts);
+    buffer_free(&c->body);
+    buffer_free(&c->line);
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        s->completions = c->next;
+    if (c->next) c->next->prev = c->prev;
+    s->n_completions--;
+    mem_free(c);
+    server_check_drained(s);
+}
+
+static void enter(completion *c) { c->busy++; }
+
+static void leave(completion *c) {
+    if (--c->busy == 0 && !c->connection && !c->with_worker) destroy(c);
+}
+
+/* The connection, no longer the completion's: what follows on it is the end of the reply. */
+static connection *detach(completion *c) {
+    connection *link = c->connection;
+    c->connection = NULL;
+    if (link) link->reply.gone = link->reply.proceed = NULL;
+    return link;
+}
+
+static void on_gone(void *user) {
+    completion *c = user;
+    enter(c);
+    detach(c);
+    atomic_store(&c->task.skip, true);
+    log_info("%s %s: the client left", c->dialect->name, c->id);
+    leave(c);
+}
+
+static void fail(completion *c, const api_error *e) {
+    if (!c->connection) return;
+    if (!c->connection->reply.begun) {
+        reply_error(detach(c), e);
+        return;
+    }
+    c->dialect->fail(c, e);
+    connection *link = detach(c);
+    if (link) reply_stream_end(link, false); /* nobody may take this for an answer that is whole */
+}
+
+static void fail_with(completion *c, const calla_error *err) {
+    api_error e;
+    api_error_from(&e, err, NULL);
+    log_warn("%s %s: %s", c->dialect->name, c->id, err->message);
+    fail(c, &e);
+}
+
+static void fail_nomem(completion *c, const char *what) {
+    calla_error err;
+    error_nomem(&err, what);
+    fail_with(c, &err);
+}
+
+static void fail_stopping(completion *c) {
+    api_error e;
+    api_error_set(&e, 503, "server_stopping", NULL, "the server is stopping");
+    fail(c, &e);
+}
+
+/* What had no effect or another one than sent, as header lines in out [HEADER_BYTES], or NULL if there is nothing to say. */
+static const char *remark_headers(const completion *c, char *out) {
+    const buffer *ignored = &c->own->ignored, *warnings = &c->own->warnings;
+    if (!ignored->n && !warnings->n) return NULL;
+    snprintf(out, HEADER_BYTES, "%s%s%s%s%s%s", ignored->n ? "x-calla-ignored: " : "", ignored->n ? ignored->data : "",
+             ignored->n ? "\r\n" : "", warnings->n ? "x-calla-warning: " : "", warnings->n ? warnings->data : "",
+             warnings->n ? "\r\n" : "");
+    return out;
+}
+
+/* -------------------------------------------------------------- parts ---------------------------------------------------- */
+
+static completion_part *last_part(completion_choice *choice) { return choice->n_parts ? &choice->parts[choice->n_parts - 1] : NULL; }
+
+/* The part that the piece begins or goes on with; NULL: out of memory. */
+static completion_part *part_for(completion_choice *choice, const calla_piece *piece) {
+    const completion_dialect *d = choice->completion->dialect;
+    completion_part *part = last_part(choice);
+    if (piece->kind == CALLA_PIECE_ARGUMENTS || piece->kind == CALLA_PIECE_CALL_END) {
+        part->ended |= piece->kind == CALLA_PIECE_CALL_END;
+        return part;
+    }
+    if (part && part->kind == piece->kind && !part->ended) return part;
+    if (part) part->ended = true;
+    if (mem_grow(&choice->parts, &choice->cap_parts, choice->n_parts + 1, sizeof *choice->parts, SIZE_MAX / sizeof *choice->parts))
+        return NULL;
+    part = &choice->parts[choice->n_parts];
+    *part = (completion_part){.kind = piece->kind};
+    if (piece->kind == CALLA_PIECE_CALL) {
+        part->name = mem_strndup(piece->name, strlen(piece->name));
+        if (!part->name) return NULL;
+        entropy_id(d->call_prefix, 24, part->id);
+        choice->n_calls++;
+    }
+    choice->n_parts++;
+    return part;
+}
+
+static void on_piece(void *user, const calla_piece *piece) {
+    completion_choice *choice = user;
+    completion *c = choice->completion;
+    if (piece->kind != CALLA_PIECE_REASONING) choice->in_reasoning = false;
+    completion_part *part = choice->failed ? NULL : part_for(choice, piece);
+    if (part && (!c->own->stream || c->dialect->keeps_parts)) buffer_append(&part->text, piece->text, piece->n);
+    if (!part || part->text.failed) {
+        choice->failed = true; /* told by take_token, outside the parser */
+        return;
+    }
+    part->n_text += piece->n;
+    if (c->own->stream && c->connection) c->dialect->piece(choice, piece, part);
+}
+
+/* -------------------------------------------------------------- answer --------------------------------------------------- */
+
+static void complete(completion *c) {
+    if (c->own->stream) {
+        c->dialect->end(c);
+        connection *link = detach(c);
+        if (link) reply_stream_end(link, true);
+        return;
+    }
+    buffer body = {0};
+    c->dialect->whole(c, &body);
+    char headers[HEADER_BYTES];
+    connection *link = detach(c);
+    reply_json(link, 200, remark_headers(c, headers), &body);
+    buffer_free(&body);
+}
+
+static completion_finish finish_of(const completion_choice *choice, calla_finish finish) {
+    if (choice->stopped) return COMPLETION_STOP_STRING;
+    if (finish == CALLA_FINISH_LENGTH) return COMPLETION_LENGTH;
+    return choice->n_calls ? COMPLETION_TOOL_CALLS : COMPLETION_STOP;
+}
+
+static void finish_choice(completion_choice *choice, const job_result *result) {
+    completion *c = choice->completion;
+    calla_error err;
+    if (result->finish == CALLA_FINISH_ERROR) {
+        fail_with(c, &result->error);
+        return;
+    }
+    if (result->finish == CALLA_FINISH_CANCELLED && !choice->stopped) {
+        fail_stopping(c);
+        return;
+    }
+    if (calla_answer_finish(choice->answer, &err)) {
+        fail_with(c, &err);
+        return;
+    }
+    if (choice->failed) {
+        fail_nomem(c, "an answer");
+        return;
+    }
+    choice->stopped = calla_answer_stopped_by(choice->answer) != NULL; /* the end of a held-back text may have completed one */
+    choice->stop_string = calla_answer_stopped_by(choice->answer);
+    choice->finish = finish_of(choice, result->finish);
+    choice->finished = true;
+    if (last_part(choice)) last_part(choice)->ended = true;
+    job_release(choice->job);
+    choice->job = NULL;
+    if (c->own->stream && c->connection) c->dialect->finish(choice);
+    if (--c->live == 0 && c->connection) complete(c);
+}
+
+static void take_token(completion_choice *choice, const job_token *token) {
+    completion *c = choice->completion;
+    if (choice->stopped) return;
+    choice->completion_tokens++;
+    if (token->is_stop) return;
+    const bool reasoning = choice->in_reasoning, ends = token->id == c->server->think_end_id;
+    if (ends) choice->in_reasoning = false;
+    if (c->dialect->token) c->dialect->token(choice, token);
+    calla_error err;
+    if (calla_answer_push(choice->answer, token->id, &choice->stopped, &err)) {
+        fail_with(c, &err);
+        return;
+    }
+    if (choice->failed) {
+        fail_nomem(c, "an answer");
+        return;
+    }
+    choice->reasoning_tokens += reasoning && (choice->in_reasoning || ends);
+    if (c->dialect->token_end && c->own->stream && c->connection) c->dialect->token_end(choice);
+    if (choice->stopped) job_cancel(choice->job);
+}
+
+/* Takes what the job has, as far as the socket takes it. */
+static void advance(completion_choice *choice) {
+    completion *c = choice->completion;
+    job_token token;
+    while (c->connection && !choice->finished) {
+        if (c->own->stream && reply_is_backed_up(c->connection)) return; /* on_proceed goes on */
+        if (job_take(choice->job, &token)) {
+            take_token(choice, &token);
+            continue;
+        }
+        const job_result *result = job_get_result(choice->job);
+        if (!result) return;
+        finish_choice(choice, result);
+    }
+}
+
+static void on_news(void *user) {
+    completion_choice *choice = user;
+    completion *c = choice->completion;
+    enter(c);
+    advance(choice);
+    leave(c);
+}
+
+static void on_proceed(void *user) {
+    completion *c = user;
+    enter(c);
+    for (uint32_t i = 0; i < c->n_choices && c->connection; i++)
+        if (c->choices[i].job) advance(&c->choices[i]);
+    leave(c);
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *user) {
+    (void)fd, (void)what;
+    completion *c = user;
+    enter(c);
+    const uint64_t now = clock_now_ns();
+    if (c->connection && now - c->last_write_ns >= SILENCE_MS * 1000000ull && !reply_unsent(c->connection)) c->dialect->keepalive(c);
+    leave(c);
+}
+
+/* -------------------------------------------------------------- start ---------------------------------------------------- */
+
+static bool start_choice(completion *c, uint32_t index, calla_error *err) {
+    completion_choice *choice = &c->choices[index];
+    const conversation *r = c->own;
+    const calla_prompt *prompt = &c->prompts[choice->prompt];
+    choice->in_reasoning = prompt->thinking;
+    const calla_answer_options answer = {.thinking = prompt->thinking,
+                                         .raw = c->dialect->raw,
+                                         .stop = r->stop,
+                                         .n_stop = r->n_stop,
+                                         .tools_json = conversation_tools_json(r),
+                                         .piece = on_piece,
+                                         .user = choice};
+    if (r->tools && !answer.tools_json) {
+        error_nomem(err, "the request's tools");
+        return false;
+    }
+    if (calla_answer_open(c->server->text, &answer, &choice->answer, err)) return false;
+    calla_generate_options options = {
+        .sampling = r->sampling, .max_tokens = r->max_tokens, .logprobs = r->logprobs, .n_top_logprobs = r->top_logprobs};
+    options.sampling.choice = index;
+    return !job_start(c->server->mailbox, c->server->engine, prompt->ids.ids, prompt->ids.n, &options, on_news, choice, &choice->job, err);
+}
+
+static bool start_stream(completion *c) {
+    char headers[HEADER_BYTES];
+    const struct timeval tick = {.tv_usec = TICK_MS * 1000};
+    c->tick = event_new(c->server->base, -1, EV_PERSIST, on_tick, c);
+    if (!c->tick || event_add(c->tick, &tick)) return false;
+    reply_stream_begin(c->connection, remark_headers(c, headers));
+    if (c->connection) c->dialect->begin(c);
+    return true;
+}
+
+/* Prompts take turns in the order of choices: all of the first, then all of the second. */
+static bool open_choices(completion *c) {
+    c->choices = mem_calloc(c->n_choices, sizeof *c->choices);
+    if (!c->choices) return false;
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        c->choices[i].completion = c;
+        c->choices[i].index = i;
+        c->choices[i].prompt = i / (c->n_choices / (uint32_t)c->n_prompts);
+    }
+    c->live = c->n_choices;
+    return true;
+}
+
+static void start(completion *c) {
+    calla_error err = {0};
+    if (!c->n_choices) {
+        c->own->stream = false;
+        complete(c);
+        return;
+    }
+    if (!c->own->said_seed) c->own->sampling.seed = entropy_u64();
+    c->connection->reply.proceed = on_proceed; /* not before: until then the completion may be the worker's */
+    if (!open_choices(c)) {
+        fail_nomem(c, "the answers");
+        return;
+    }
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        if (!start_choice(c, i, &err)) {
+            fail_with(c, &err);
+            return;
+        }
+    for (size_t i = 0; i < c->n_prompts; i++) calla_prompt_free(&c->prompts[i]); /* the sessions have the ids */
+    if (c->own->stream && !start_stream(c)) fail_nomem(c, "a stream");
+}
+
+/* Body → request → prompts.  On the loop's or the worker's thread: touches nothing but this completion and what never changes. */
+static void prepare(void *user) {
+    completion *c = user;
+    c->prepared = c->dialect->prepare(c, &c->error);
+    for (size_t i = 0; i < c->n_prompts; i++) c->prompt_tokens += (uint32_t)c->prompts[i].ids.n;
+    buffer_free(&c->body);
+}
+
+static void on_prepared(void *user) {
+    completion *c = user;
+    c->with_worker = false;
+    enter(c);
+    if (c->connection) {
+        http_reader_drop_body(&c->connection->reader);
+        if (c->server->cancelling)
+            fail_stopping(c);
+        else if (c->prepared)
+            start(c);
+        else
+            fail(c, &c->error);
+    }
+    leave(c);
+}
+
+/* Requests that would be refused anyway. */
+static bool check_room(const server *s, api_error *e) {
+    if (s->draining) return api_error_set(e, 503, "server_stopping", NULL, "the server is stopping");
+    if (s->n_completions < s->limits.requests) return true;
+    api_error_set(e, 429, "too_many_requests", NULL, "%u requests are at work or waiting: try again later", s->n_completions);
+    e->retry_after = 1;
+    return false;
+}
+
+void completion_begin(connection *link, const completion_dialect *dialect) {
+    server *s = link->server;
+    api_error e;
+    if (!check_room(s, &e)) {
+        reply_error(link, &e);
+        return;
+    }
+    completion *c = mem_calloc(1, sizeof *c);
+    conversation *own = c ? mem_calloc(1, dialect->own_bytes) : NULL;
+    if (!own) {
+        mem_free(c);
+        api_error_set(&e, 503, "out_of_memory", NULL, "out of memory for the request");
+        reply_error(link, &e);
+        return;
+    }
+    c->dialect = dialect;
+    c->server = s;
+    c->connection = link;
+    c->own = own;
+    conversation_init(own, &s->info);
+    c->created = (int64_t)time(NULL);
+    entropy_id(dialect->id_prefix, 24, c->id);
+    c->next = s->completions;
+    if (c->next) c->next->prev = c;
+    s->completions = c;
+    s->n_completions++;
+    c->body = http_reader_take_body(&link->reader);
+    link->reply.gone = on_gone;
+    link->reply.user = c;
+    if (c->body.n > WORKER_BYTES) {
+        c->task.run = prepare;
+        c->task.done = on_prepared;
+        c->task.user = c;
+        c->with_worker = true;
+        worker_submit(s->worker, &c->task);
+    } else {
+        prepare(c);
+        on_prepared(c);
+    }
+}
+
+/* ----------------------------------------------------------- for dialects ------------------------------------------------ */
+
+bool completion_reserve_prompts(completion *c, size_t n, api_error *e) {
+    c->prompts = mem_calloc(n, sizeof *c->prompts);
+    if (!c->prompts) return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request");
+    c->n_prompts = n;
+    return true;
+}
+
+bool completion_render(completion *c, api_error *e) {
+    if (!completion_reserve_prompts(c, 1, e) || !conversation_render(c->own, c->server->text, c->prompts, e)) return false;
+    c->n_choices = c->own->n;
+    return conversation_fit(c->own, c->prompts[0].ids.n, e);
+}
+
+const char *completion_model(const completion *c) { return c->own->model ? c->own->model : c->server->info.model_name; }
+
+buffer *completion_line(completion *c) {
+    buffer_clear(&c->line);
+    return &c->line;
+}
+
+void completion_send(completion *c, const char *name) {
+    if (!c->connection) return;
+    if (c->line.failed) {
+        connection_kill(c->connection);
+        return;
+    }
+    c->last_write_ns = clock_now_ns();
+    reply_stream_event(c->connection, name, c->line.n ? c->line.data : "", c->line.n);
+}
+
+void completion_send_comment(completion *c, const char *text) {
+    if (!c->connection) return;
+    c->last_write_ns = clock_now_ns();
+    reply_stream_comment(c->connection, text);
+}
+
+void completion_join(const completion_choice *choice, calla_piece_kind kind, buffer *out) {
+    for (size_t i = 0; i < choice->n_parts; i++) {
+        const completion_part *part = &choice->parts[i];
+        if (part->kind == kind && part->text.n) buffer_append(out, part->text.data, part->text.n);
+    }
+}
+
+void completion_usage(const completion *c, uint64_t *tokens, uint64_t *reasoning_tokens) {
+    *tokens = *reasoning_tokens = 0;
+    for (uint32_t i = 0; c->choices && i < c->n_choices; i++) {
+        *tokens += c->choices[i].completion_tokens;
+        *reasoning_tokens += c->choices[i].reasoning_tokens;
+    }
+}
+
+/* ------------------------------------------------------------ the server ------------------------------------------------- */
+
+void completion_cancel_all(server *s) {
+    for (completion *c = s->completions, *next; c; c = next) {
+        next = c->next;
+        enter(c);
+        atomic_store(&c->task.skip, true); /* its on_prepared will say that the server stops */
+        if (!c->with_worker) fail_stopping(c);
+        leave(c);
+    }
+}
+
+void completion_abandon_all(server *s) {
+    for (completion *c = s->completions; c; c = c->next) atomic_store(&c->task.skip, true);
+}
+
+void completion_free_all(server *s) {
+    while (s->completions) destroy(s->completions);
+}

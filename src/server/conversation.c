@@ -1,0 +1,275 @@
+/* conversation.c: see conversation.h.  Owns the internal form of messages, which is what the template reads.  Fields common to all
+ * dialects are conversation_params.c. */
+#include "server/conversation.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/utf8.h"
+
+enum { MAX_WARNING_BYTES = 768 };
+
+static const char image_note[] = "[image omitted: text-only server]";
+static const char *const role_names[] = {"system", "user", "assistant", "tool"};
+
+void conversation_init(conversation *c, const calla_engine_info *info) {
+    c->info = info;
+    c->n = 1;
+    c->thinking = true;
+    c->thinking_budget = CONVERSATION_NO_BUDGET;
+    c->sampling = info->defaults;
+}
+
+static void drop_message(conversation *c) {
+    json_object_put(c->message);
+    json_object_put(c->calls);
+    c->message = c->calls = NULL;
+}
+
+void conversation_free(conversation *c) {
+    drop_message(c);
+    json_object_put(c->messages);
+    json_object_put(c->tools);
+    json_object_put(c->root);
+    mem_free(c->bias_ids);
+    mem_free(c->bias);
+    buffer_free(&c->text);
+    buffer_free(&c->reasoning);
+    buffer_free(&c->ignored);
+    buffer_free(&c->warnings);
+    *c = (conversation){0};
+}
+
+bool conversation_parse(conversation *c, const char *body, size_t n, api_error *e) {
+    calla_error err;
+    if (json_parse(body, n, "body", &c->root, &err)) return api_error_from(e, &err, NULL);
+    return json_object_is_type(c->root, json_type_object) || api_error_set(e, 400, NULL, NULL, "the body must be a JSON object");
+}
+
+void conversation_warn(conversation *c, const char *format, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7F) *p = '?'; /* a header line holds ASCII */
+    const size_t n = strlen(text);
+    if (c->warnings.n + n + 2 > MAX_WARNING_BYTES || (c->warnings.n && strstr(c->warnings.data, text))) return;
+    if (c->warnings.n) buffer_append_str(&c->warnings, "; ");
+    buffer_append(&c->warnings, text, n);
+}
+
+/* ------------------------------------------------------------ messages --------------------------------------------------- */
+
+/* object.key = value, whose reference is taken also on failure. */
+static void put(conversation *c, json_object *object, const char *key, json_object *value) {
+    if (value && object && !json_object_object_add(object, key, value)) return;
+    json_object_put(value);
+    c->failed = true;
+}
+
+static void append(conversation *c, json_object **array, json_object *value) {
+    if (!*array) *array = json_object_new_array();
+    if (value && *array && !json_object_array_add(*array, value)) return;
+    json_object_put(value);
+    c->failed = true;
+}
+
+static json_object *new_string(const buffer *b) { return json_object_new_string_len(b->n ? b->data : "", (int)b->n); }
+
+void conversation_begin(conversation *c, conversation_role role) {
+    drop_message(c);
+    c->message = json_object_new_object();
+    c->role = role;
+    c->has_image = false;
+    buffer_clear(&c->text);
+    buffer_clear(&c->reasoning);
+    put(c, c->message, "role", json_object_new_string(role_names[role]));
+}
+
+void conversation_text(conversation *c, const char *text, size_t n) { buffer_append(&c->text, text, n); }
+void conversation_reasoning(conversation *c, const char *text, size_t n) { buffer_append(&c->reasoning, text, n); }
+
+void conversation_image(conversation *c, const char *where) {
+    buffer_append_str(&c->text, image_note);
+    if (!c->has_image) snprintf(c->image, sizeof c->image, "%s", where);
+    c->has_image = true;
+}
+
+/* arguments as an object; the reference goes over.  NULL only when out of memory. */
+static json_object *arguments_object(conversation *c, json_object *arguments) {
+    if (json_object_is_type(arguments, json_type_object)) return arguments;
+    if (!arguments) return json_object_new_object();
+    json_object *parsed = NULL;
+    if (json_object_is_type(arguments, json_type_string)) {
+        const size_t n = (size_t)json_object_get_string_len(arguments);
+        if (!n) {
+            json_object_put(arguments);
+            return json_object_new_object();
+        }
+        if (!json_parse(json_object_get_string(arguments), n, "arguments", &parsed, NULL) &&
+            json_object_is_type(parsed, json_type_object)) {
+            json_object_put(arguments);
+            return parsed;
+        }
+        json_object_put(parsed);
+    }
+    conversation_warn(c, "arguments of a call that are no JSON object were kept as text");
+    json_object *object = json_object_new_object();
+    put(c, object, "arguments", arguments);
+    return object;
+}
+
+void conversation_call(conversation *c, const char *name, json_object *arguments) {
+    json_object *call = json_object_new_object();
+    put(c, call, "name", json_object_new_string(name));
+    put(c, call, "arguments", arguments_object(c, arguments));
+    append(c, &c->calls, call);
+}
+
+void conversation_end(conversation *c) {
+    c->failed |= c->text.failed || c->reasoning.failed;
+    if (c->has_image) {
+        if (c->role == ROLE_SYSTEM || c->role == ROLE_ASSISTANT) {
+            if (!c->bad_image[0]) snprintf(c->bad_image, sizeof c->bad_image, "%s", c->image);
+        } else
+            conversation_warn(c, "images were omitted: this server takes text only");
+    }
+    if (c->role == ROLE_USER) snprintf(c->last_user_image, sizeof c->last_user_image, "%s", c->has_image ? c->image : "");
+    put(c, c->message, "content", new_string(&c->text));
+    if (c->role == ROLE_ASSISTANT && c->reasoning.n) put(c, c->message, "reasoning_content", new_string(&c->reasoning));
+    if (c->calls) put(c, c->message, "tool_calls", json_object_get(c->calls));
+    append(c, &c->messages, json_object_get(c->message));
+    drop_message(c);
+}
+
+void conversation_tool(conversation *c, const char *name, const char *description, json_object *parameters) {
+    json_object *tool = json_object_new_object(), *function = json_object_new_object();
+    put(c, tool, "type", json_object_new_string("function"));
+    put(c, function, "name", json_object_new_string(name));
+    if (description) put(c, function, "description", json_object_new_string(description));
+    if (parameters) put(c, function, "parameters", parameters);
+    put(c, tool, "function", function);
+    append(c, &c->tools, tool);
+}
+
+/* ------------------------------------------------------------- closing --------------------------------------------------- */
+
+static json_object *message_at(const conversation *c, size_t i) { return json_object_array_get_idx(c->messages, i); }
+
+static bool has_role(const conversation *c, size_t i, conversation_role role) {
+    return !strcmp(json_object_get_string(params_member(message_at(c, i), "role")), role_names[role]);
+}
+
+static size_t string_bytes(json_object *message, const char *key) {
+    json_object *value = params_member(message, key);
+    return value ? (size_t)json_object_get_string_len(value) : 0;
+}
+
+static size_t message_count(const conversation *c) { return c->messages ? json_object_array_length(c->messages) : 0; }
+
+/* Agents end some requests with an empty turn of the assistant: it says nothing. */
+static void drop_empty_tail(conversation *c) {
+    for (size_t n; (n = message_count(c)) > 0; json_object_array_del_idx(c->messages, n - 1, 1)) {
+        json_object *last = message_at(c, n - 1);
+        if (!has_role(c, n - 1, ROLE_ASSISTANT) || string_bytes(last, "content") || string_bytes(last, "reasoning_content") ||
+            params_member(last, "tool_calls"))
+            return;
+    }
+}
+
+/* System messages in front of the first user message become one, at the head; without a user message, those that lead. */
+static void fold_system(conversation *c) {
+    const size_t n = message_count(c);
+    size_t end = 0, count = 0;
+    while (end < n && !has_role(c, end, ROLE_USER)) end++;
+    if (end == n)
+        for (end = 0; end < n && has_role(c, end, ROLE_SYSTEM);) end++;
+    buffer head = {0};
+    for (size_t i = 0; i < end; i++) {
+        if (!has_role(c, i, ROLE_SYSTEM)) continue;
+        json_object *content = params_member(message_at(c, i), "content");
+        if (count++ && head.n && string_bytes(message_at(c, i), "content")) buffer_append_str(&head, "\n\n");
+        buffer_append(&head, json_object_get_string(content), (size_t)json_object_get_string_len(content));
+    }
+    if (count && !(count == 1 && has_role(c, 0, ROLE_SYSTEM))) {
+        json_object *folded = json_object_new_array(), *system = json_object_new_object();
+        put(c, system, "role", json_object_new_string("system"));
+        put(c, system, "content", new_string(&head));
+        append(c, &folded, system);
+        for (size_t i = 0; i < n; i++)
+            if (i >= end || !has_role(c, i, ROLE_SYSTEM)) append(c, &folded, json_object_get(message_at(c, i)));
+        json_object_put(c->messages);
+        c->messages = folded;
+    }
+    c->failed |= head.failed;
+    buffer_free(&head);
+}
+
+/* Thoughts that the client sends back are kept in the prompt: it then goes on from what was generated. */
+static bool any_reasoning(const conversation *c) {
+    for (size_t i = 0; i < message_count(c); i++)
+        if (string_bytes(message_at(c, i), "reasoning_content")) return true;
+    return false;
+}
+
+/* What the model card of Qwen3.6-35B-A3B gives for answers without a thought; generation_config.json has the values for thinking. */
+static void apply_mode_defaults(conversation *c) {
+    if (c->thinking || c->sampling.temperature <= 0) return; /* the engine's default is greedy: whoever made it so wants it */
+    if (!c->said_temperature) c->sampling.temperature = 0.7f;
+    if (!c->said_top_p) c->sampling.top_p = 0.8f;
+    if (!c->said_presence) c->sampling.presence_penalty = 1.5f;
+}
+
+bool conversation_close(conversation *c, const char *messages_name, api_error *e) {
+    drop_empty_tail(c);
+    fold_system(c);
+    if (c->failed || c->warnings.failed || c->ignored.failed)
+        return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request");
+    const size_t n = message_count(c);
+    if (!n) return api_error_set(e, 400, NULL, messages_name, "%s must hold at least one message", messages_name);
+    const char *bad = c->last_user_image[0] ? c->last_user_image : c->bad_image;
+    if (*bad) return api_error_set(e, 400, "unsupported_content", bad, "%s is an image, but this server takes text only", bad);
+    c->continues = has_role(c, n - 1, ROLE_ASSISTANT) && !params_member(message_at(c, n - 1), "tool_calls");
+    if (!c->preserve_said) c->preserve_thinking = any_reasoning(c);
+    if (c->no_tools) {
+        json_object_put(c->tools);
+        c->tools = NULL;
+    }
+    apply_mode_defaults(c);
+    return true;
+}
+
+/* ------------------------------------------------------------- prompt ---------------------------------------------------- */
+
+const char *conversation_tools_json(const conversation *c) {
+    return c->tools ? json_object_to_json_string_ext(c->tools, JSON_C_TO_STRING_PLAIN) : NULL;
+}
+
+bool conversation_render(conversation *c, const calla_text *text, calla_prompt *out, api_error *e) {
+    const template_request request = {.messages = c->messages,
+                                      .tools = c->tools,
+                                      .thinking = c->thinking,
+                                      .preserve_thinking = c->preserve_thinking,
+                                      .any_order = true,
+                                      .continue_last = c->continues};
+    calla_error err;
+    if (text_render(text, &request, out, &err)) return api_error_from(e, &err, "messages");
+    json_object_put(c->messages); /* may be as large as the body, and is in the prompt now */
+    c->messages = NULL;
+    return true;
+}
+
+bool conversation_fit(conversation *c, size_t prompt_tokens, api_error *e) {
+    const uint32_t window = c->info->context_tokens;
+    if (prompt_tokens >= window)
+        return api_error_set(e, 400, "context_length_exceeded", "messages",
+                             "This model's maximum context length is %u tokens. However, your messages resulted in %zu tokens.", window,
+                             prompt_tokens);
+    const uint32_t room = window - (uint32_t)prompt_tokens;
+    if (!c->max_tokens || c->max_tokens > room) c->max_tokens = room;
+    return true;
+}
