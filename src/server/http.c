@@ -105,13 +105,13 @@ static int on_headers_complete(llhttp_t *p) {
     r->head_done = true;
     q->method = llhttp_method_name((llhttp_method_t)p->method);
     q->verb = p->method == HTTP_GET ? VERB_GET : p->method == HTTP_HEAD ? VERB_HEAD : p->method == HTTP_POST ? VERB_POST : VERB_OTHER;
+    q->path_n = strcspn(http_request_target(q), "?#"); /* before anything is refused: the path says in which form */
     q->minor = p->http_minor;
     q->keep_alive = llhttp_should_keep_alive(p);
     q->has_body = (p->flags & F_CHUNKED) || p->content_length > 0;
     if (check_head(r)) return -1;
     if (p->method == HTTP_CONNECT) return refuse(r, 405, NULL, "this server is not a proxy");
     p->upgrade = 0; /* an offer to change protocols may be ignored; the request is served as it stands */
-    q->path_n = strcspn(http_request_target(q), "?#");
     return HPE_PAUSED;
 }
 

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "server/chat.h"
+#include "server/messages.h"
 
 typedef struct route {
     const char *path;
@@ -17,8 +18,11 @@ typedef struct route {
 
 static const route routes[] = {
     {"/v1/chat/completions", false, VERB_POST, "POST", &chat_dialect, NULL},
+    {"/v1/messages", false, VERB_POST, "POST", &messages_dialect, NULL},
+    {"/v1/messages/count_tokens", false, VERB_POST, "POST", &messages_count_dialect, NULL},
     {"/v1/models", false, VERB_GET, "GET, HEAD", NULL, models_handle_list},
     {"/v1/models/", true, VERB_GET, "GET, HEAD", NULL, models_handle_one},
+    {"/", false, VERB_GET, "GET, HEAD", NULL, root_handle},
     {"/health", false, VERB_GET, "GET, HEAD", NULL, health_handle},
     {"/props", false, VERB_GET, "GET, HEAD", NULL, props_handle},
 };

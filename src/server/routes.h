@@ -16,6 +16,7 @@ void routes_write_error(const http_request *request, const api_error *e, buffer 
 /* The handlers that are no completions, one file each. */
 void models_handle_list(connection *c); /* GET /v1/models */
 void models_handle_one(connection *c);  /* GET /v1/models/{id} */
+void root_handle(connection *c);        /* GET / */
 void health_handle(connection *c);      /* GET /health */
 void props_handle(connection *c);       /* GET /props */
 
