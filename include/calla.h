@@ -154,6 +154,7 @@ typedef struct calla_engine_options { /* zero means default */
     calla_kv kv;
     calla_precision precision;
     bool deterministic;  /* the same tokens, bit by bit, whatever else runs and however a prompt is cut; slower (docs/speed.md) */
+    bool polite;         /* hand a GPU its work in small pieces, so that it stays free for a desktop; somewhat slower */
     uint32_t threads;    /* of a CPU; default one per physical core */
     const char *without; /* names of the device's optimizations to turn off, with commas; NULL: none */
     /* Told, while the engine is opened and on the caller's thread, how many bytes of the weights are ready; NULL: nobody. */

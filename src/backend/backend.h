@@ -124,6 +124,7 @@ typedef struct backend_limits {
     uint32_t threads;   /* of a CPU; 0: one per physical core */
     bool fast;          /* 8-bit activations where the device has them; else exact */
     bool deterministic; /* the bits of a row do not depend on what else is in the batch, nor on how its sequence was cut into batches */
+    bool polite;        /* a GPU is given its work in small pieces, so that others get their turn */
     uint32_t without;   /* bit i: the backend's i-th optimization is turned off */
 } backend_limits;
 

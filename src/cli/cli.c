@@ -57,6 +57,7 @@ calla_status cli_engine_options(const options *o, calla_engine_options *out, cal
     out->kv = (calla_kv)o->value[OPTION_KV].integer; /* the choices stand in the order of the enum */
     out->precision = o->value[OPTION_PRECISION].integer ? CALLA_PRECISION_FAST : CALLA_PRECISION_EXACT;
     out->deterministic = o->value[OPTION_DETERMINISTIC].given;
+    out->polite = o->value[OPTION_POLITE].given;
     out->threads = (uint32_t)o->value[OPTION_THREADS].integer;
     out->without = o->value[OPTION_WITHOUT].text;
     return CALLA_OK;

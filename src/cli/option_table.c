@@ -139,6 +139,12 @@ const option_spec option_table[OPTION_COUNT] = {
                               .commands = COMPUTES,
                               .help = "the same bits whatever else is computed at the same time and however a prompt is cut: answers "
                                       "repeat exactly on this machine; slower with several rows at once"},
+    [OPTION_POLITE] = {.name = "polite",
+                       .type = OPTION_FLAG,
+                       .env = "CALLA_POLITE",
+                       .commands = COMPUTES,
+                       .help = "hand a GPU its work in small pieces, so that the desktop that it draws stays smooth during long prompts; "
+                               "somewhat slower (metal)"},
     [OPTION_THREADS] = {.name = "threads",
                         .value = "N",
                         .type = OPTION_INTEGER,

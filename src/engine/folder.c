@@ -114,6 +114,7 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
         .threads = options->threads,
         .fast = options->precision == CALLA_PRECISION_FAST,
         .deterministic = options->deterministic,
+        .polite = options->polite,
         .without = without,
         .progress = options->progress,
         .progress_user = options->progress_user,

@@ -20,6 +20,7 @@ typedef struct model_options {
     uint32_t threads;   /* of a CPU; 0: one per physical core */
     bool fast;          /* 8-bit activations where the device has them */
     bool deterministic; /* backend_limits.deterministic */
+    bool polite;        /* backend_limits.polite */
     bool all_rows;      /* the last layer computes all rows, not only those whose logits are wanted */
     uint32_t without;   /* optimizations turned off: backend_limits.without */
     void (*progress)(void *user, uint64_t done, uint64_t total); /* of loading, on the caller's thread; NULL: nobody is told */

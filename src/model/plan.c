@@ -71,6 +71,7 @@ void model_plan_compute(const model_shape *s, const model_options *o, model_plan
         .threads = o->threads,
         .fast = o->fast,
         .deterministic = o->deterministic,
+        .polite = o->polite,
         .without = o->without,
     };
     for (buffer_id id = 0; id < BUF_COUNT; id++) {
