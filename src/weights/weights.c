@@ -130,3 +130,13 @@ void weights_each_tensor(const weights *w, tensor_fn fn, void *user) {
         if (!fn(user, &info)) return;
     }
 }
+
+bool weights_locate(const weights *w, const uint8_t *data, weights_place *out) {
+    for (size_t i = 0; i < w->files->n_shards; i++) {
+        const shard *f = &w->files->shards[i];
+        if ((uintptr_t)data < (uintptr_t)f->map.data || (uintptr_t)data - (uintptr_t)f->map.data >= f->map.n) continue;
+        *out = (weights_place){f->path, (uintptr_t)data - (uintptr_t)f->map.data, f->map.data, f->map.n};
+        return true;
+    }
+    return false;
+}

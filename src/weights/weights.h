@@ -110,4 +110,13 @@ typedef struct tensor_info {
 typedef bool (*tensor_fn)(void *user, const tensor_info *t);
 void weights_each_tensor(const weights *w, tensor_fn fn, void *user);
 
+/* Where in which file a byte of a tensor stands, for a backend that reads the file itself; false: in none. */
+typedef struct weights_place {
+    const char *path;
+    uint64_t offset;
+    const uint8_t *file_data; /* the whole file, as mapped */
+    uint64_t file_bytes;
+} weights_place;
+bool weights_locate(const weights *w, const uint8_t *data, weights_place *out);
+
 #endif
