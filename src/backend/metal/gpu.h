@@ -46,8 +46,6 @@ void gpu_keep_kernels(metal_gpu *g);
 
 typedef struct metal_commands { /* recorded, not yet handed to the device */
     void *buffer, *encoder;     /* NULL: none */
-    uint32_t dispatches, barriers;
-    bool dirty; /* dispatches since the last barrier */
 } metal_commands;
 
 /* False after a failure. */
@@ -60,8 +58,9 @@ typedef struct metal_dispatch {
     uint32_t grid[3];   /* threadgroups */
     uint64_t arguments; /* offset */
 } metal_dispatch;
+/* No dimension of the grid may be 0. */
 void gpu_dispatch(metal_gpu *g, metal_commands *c, const metal_dispatch *d);
-/* All that was dispatched before ends before anything after it begins.  Two in a row are one. */
+/* All that was dispatched before ends before anything after it begins. */
 void gpu_barrier(metal_commands *c);
 /* Hands the commands to the device, behind all earlier ones; waits first where GPU_MOST_IN_FLIGHT are under way. */
 enum { GPU_MOST_IN_FLIGHT = 4 };

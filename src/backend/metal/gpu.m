@@ -312,21 +312,16 @@ void gpu_bind_step(metal_commands *c, const metal_memory *m, uint64_t offset) {
 }
 
 void gpu_dispatch(metal_gpu *g, metal_commands *c, const metal_dispatch *d) {
-    if (!c->encoder || !d->grid[0] || !d->grid[1] || !d->grid[2]) return;
+    if (!c->encoder) return;
     id<MTLComputeCommandEncoder> encoder = encoder_of(c);
     [encoder setComputePipelineState:g->kernels[d->kernel].pipeline];
     [encoder setBufferOffset:d->arguments atIndex:0];
     if (d->threadgroup_bytes) [encoder setThreadgroupMemoryLength:d->threadgroup_bytes atIndex:0];
     [encoder dispatchThreadgroups:MTLSizeMake(d->grid[0], d->grid[1], d->grid[2]) threadsPerThreadgroup:MTLSizeMake(d->threads, 1, 1)];
-    c->dispatches++;
-    c->dirty = true;
 }
 
 void gpu_barrier(metal_commands *c) {
-    if (!c->encoder || !c->dirty) return;
-    [encoder_of(c) memoryBarrierWithScope:MTLBarrierScopeBuffers];
-    c->barriers++;
-    c->dirty = false;
+    if (c->encoder) [encoder_of(c) memoryBarrierWithScope:MTLBarrierScopeBuffers];
 }
 
 static void end(metal_gpu *g, metal_commands *c) {

@@ -1,0 +1,35 @@
+/* results.c: what a step brought: tokens, and logits where they lie.
+ *
+ * The device leaves the best token of each of the head's threadgroups.  A request for more than the largest logit (temperature, penalties,
+ * bias, mask, log-probabilities) is sampled here by the reference's sampler, so that the answer is the same on every device. */
+#include "backend/metal/metal.h"
+#include "backend/ref/sample.h"
+
+static bool is_plain(const sample_request *r, uint32_t tokens) {
+    const bool penalties = (r->repetition != 1.0f && r->n_seen) || r->n_counts || r->n_bias || r->mask;
+    return r->tokens == tokens && !(r->temperature > 0) && !penalties && !r->logprob;
+}
+
+static int32_t best_of(const metal_best *best) {
+    metal_best most = best[0];
+    for (uint32_t i = 1; i < METAL_HEAD_GROUPS; i++) {
+        if (best[i].id == UINT32_MAX) continue;
+        const bool better = most.id == UINT32_MAX || best[i].value > most.value;
+        if (better || (best[i].value >= most.value && best[i].id < most.id)) most = best[i];
+    }
+    return most.id == UINT32_MAX ? -1 : (int32_t)most.id;
+}
+
+void metal_results(backend *b) {
+    const row_batch *t = b->batch;
+    const float *logits = (const float *)(const void *)b->buf[BUF_LOGITS].host;
+    for (uint32_t i = 0; i < t->samples; i++) {
+        const uint32_t wanted = t->sample_of[i];
+        const bool known = t->wanted <= METAL_STEP_ROWS && is_plain(&t->sample[i], t->sample[0].tokens);
+        b->best_of[i] = known ? wanted : UINT32_MAX;
+        if (known)
+            b->results[i] = (sample_result){.id = best_of(metal_batch_best(b) + (uint64_t)wanted * METAL_HEAD_GROUPS)};
+        else
+            ref_sample(logits + (uint64_t)wanted * b->s->vocabulary, b->s->vocabulary, &t->sample[i], b->sample_scratch, &b->results[i]);
+    }
+}
