@@ -238,7 +238,8 @@ METAL_SIZE(metal_embed_args, 56);
 
 /* route: expert, weight and shared_weight of metal_experts_args from its logits.  grid (rows), 32 threads. */
 
-/* rows_input: out[r] = in[r] prepared as metal_input says (norm, gated norm, gate).  grid (rows), 256 threads. */
+/* rows_input: out[r] = in[r] prepared as metal_input says (norm, gated norm, gate).  grid (rows), 256 threads, METAL_TG_ROWS bytes. */
+enum { METAL_TG_ROWS = 32 };
 typedef struct metal_rows_args {
     metal_input in;
     METAL_PTR(float) out; /* [rows][cols] */
