@@ -1,70 +1,15 @@
 /* fuzz_chat_body.c: bytes → the parser of chat requests and, where it accepts them, the chat template of the pocket model. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdint.h>
 
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/utf8.h"
+#include "body.h"
 #include "server/chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static void require(bool ok, const char *what) {
-    if (ok) return;
-    fprintf(stderr, "fuzz_chat_body: %s\n", what);
-    abort();
-}
-
-static const calla_text *open_text(void) {
-    static calla_text *text;
-    if (text) return text;
-    calla_error err;
-    const char *models = getenv("CALLA_MODELS");
-    char *dir = path_join(models ? models : "models", "pocket");
-    if (!dir || calla_text_open(dir, &text, &err)) {
-        fprintf(stderr, "fuzz_chat_body: cannot open the pocket model's text: %s\n", err.message);
-        abort();
-    }
-    mem_free(dir);
-    return text;
-}
-
-static void check_error(const api_error *e) {
-    require(e->status >= 400 && e->status < 600 && e->message[0], "an error without status or message");
-    require(utf8_valid(e->message, strlen(e->message)) == strlen(e->message), "an error that is not UTF-8");
-    buffer out = {0};
-    api_error_write(e, &out);
-    json_object *tree = NULL;
-    require(!json_parse(out.data, out.n, "error", &tree, NULL), "an error that is not JSON");
-    json_object_put(tree);
-    buffer_free(&out);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-    const calla_text *text = open_text();
-    const calla_engine_info info = {.context_tokens = 2000,
-                                    .vocabulary = calla_text_vocabulary(text),
-                                    .defaults = {.temperature = 1, .top_p = 0.95f, .top_k = 20, .repetition_penalty = 1}};
     chat_request r = {0};
-    conversation *c = &r.conversation;
     api_error e;
-    calla_prompt prompt = {0};
-    conversation_init(c, &info);
-    if (!chat_request_read(&r, (const char *)data, n, &e))
-        check_error(&e);
-    else {
-        require(c->n >= 1 && c->n <= CHAT_MAX_CHOICES && c->n_stop <= CONVERSATION_MAX_STOP, "a count out of range");
-        require(c->sampling.temperature >= 0 && c->sampling.temperature <= 2 && c->sampling.top_p > 0 && c->sampling.top_p <= 1,
-                "a parameter out of range");
-        require(c->ignored.n < 600 && (!c->ignored.n || !strpbrk(c->ignored.data, "\r\n")), "a header that is none");
-        require(c->warnings.n < 800 && (!c->warnings.n || !strpbrk(c->warnings.data, "\r\n")), "a header that is none");
-        if (!conversation_render(c, text, &prompt, &e) || !conversation_fit(c, prompt.ids.n, &e))
-            check_error(&e);
-        else
-            require(prompt.ids.n && prompt.ids.n + c->max_tokens <= info.context_tokens, "a prompt out of the window");
-    }
-    calla_prompt_free(&prompt);
-    conversation_free(c);
+    body_init(&r.conversation);
+    body_check(&r.conversation, chat_request_read(&r, (const char *)data, n, &e), &e, chat_dialect.write_error);
     return 0;
 }
