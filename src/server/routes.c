@@ -6,6 +6,7 @@
 
 #include "server/chat.h"
 #include "server/messages.h"
+#include "server/responses.h"
 
 typedef struct route {
     const char *path;
@@ -20,6 +21,7 @@ static const route routes[] = {
     {"/v1/chat/completions", false, VERB_POST, "POST", &chat_dialect, NULL},
     {"/v1/messages", false, VERB_POST, "POST", &messages_dialect, NULL},
     {"/v1/messages/count_tokens", false, VERB_POST, "POST", &messages_count_dialect, NULL},
+    {"/v1/responses", false, VERB_POST, "POST", &responses_dialect, NULL},
     {"/v1/models", false, VERB_GET, "GET, HEAD", NULL, models_handle_list},
     {"/v1/models/", true, VERB_GET, "GET, HEAD", NULL, models_handle_one},
     {"/", false, VERB_GET, "GET, HEAD", NULL, root_handle},

@@ -16,6 +16,7 @@
 #include "server/completion.h"
 #include "server/connection.h"
 #include "server/job.h"
+#include "server/responses_store.h"
 #include "server/worker.h"
 #include "text/text.h"
 
@@ -122,6 +123,7 @@ static void fill_defaults(server_limits *l) {
     DEFAULT(body_bytes, 64 << 20);
     DEFAULT(upload_bytes, 256 << 20);
     DEFAULT(output_bytes, 256 << 10);
+    DEFAULT(history_bytes, 64 << 20);
     DEFAULT(connections, 1024);
     DEFAULT(requests, 256);
     DEFAULT(header_ms, 10000);
@@ -141,6 +143,7 @@ static calla_status open_events(server *s, calla_error *err) {
     if (!s->stop || !s->reaper || !s->accept_retry || !s->drain_timer || !s->final_timer)
         return error_nomem(err, "the server's event loop");
     calla_status rc = mailbox_open(s->base, on_idle, s, &s->mailbox, err);
+    if (!rc) rc = responses_store_open(s->limits.history_bytes, &s->responses, err);
     return rc ? rc : worker_open(s->base, &s->worker, err);
 }
 
@@ -209,6 +212,7 @@ void server_close(server *s) {
     completion_abandon_all(s);
     worker_close(s->worker);
     completion_free_all(s);
+    responses_store_close(s->responses);
     mailbox_close(s->mailbox);
     if (s->reaper) connection_reap(s);
     struct event *events[] = {s->stop, s->reaper, s->accept_retry, s->drain_timer, s->final_timer, s->sigterm, s->sigint};

@@ -20,6 +20,7 @@ typedef struct server_limits { /* zero means the default in brackets */
     size_t body_bytes;         /* of one body [64 MiB] */
     size_t upload_bytes;       /* of all bodies held at the same time [256 MiB] */
     size_t output_bytes;       /* unsent bytes of one connection at which its answer waits in tokens, not in text [256 KiB] */
+    size_t history_bytes;      /* of responses remembered for previous_response_id [64 MiB] */
     uint32_t connections;      /* open at the same time; more are not accepted until one closes [1024] */
     uint32_t requests;         /* chats at work or queued; more get 429 [256] */
     uint32_t header_ms;        /* from the first byte of a request to the end of its headers [10 s] */

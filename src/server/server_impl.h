@@ -12,6 +12,7 @@ typedef struct connection connection;
 typedef struct mailbox mailbox;
 typedef struct worker worker;
 typedef struct completion completion;
+typedef struct responses_store responses_store;
 
 struct server {
     calla_engine *engine;
@@ -44,6 +45,7 @@ struct server {
     worker *worker;
     completion *completions; /* at work or queued; doubly linked */
     uint32_t n_completions;
+    responses_store *responses; /* for previous_response_id */
 };
 
 /* listen.c: resolves host, binds and listens; fills in port, url, loopback and s->listener's socket. */

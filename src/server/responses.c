@@ -1,0 +1,137 @@
+/* responses.c: POST /v1/responses: what of a request is prepared and remembered.  Its JSON is responses_output.c's. */
+#include "server/responses.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "server/responses_store.h"
+
+enum { JSON_FLAGS = JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE };
+
+static bool out_of_memory(api_error *e) { return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request"); }
+
+/* The items of the response that the request goes on from, as an array; *out stays NULL if it names none. */
+static bool read_previous(completion *c, json_object **out, api_error *e) {
+    const char *id = responses_run_of(c)->request.previous;
+    if (!id) return true;
+    buffer text = {0};
+    buffer_append_str(&text, "[");
+    buffer items = {0};
+    const bool found = responses_store_get(c->server->responses, id, &items);
+    if (items.n) buffer_append(&text, items.data, items.n);
+    buffer_append_str(&text, "]");
+    const bool lost = items.failed || text.failed || (found && json_parse(text.data, text.n, "items", out, NULL));
+    buffer_free(&items);
+    buffer_free(&text);
+    if (lost) return out_of_memory(e);
+    if (found) return true;
+    return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
+                         "there is no response %s: this server remembers recent ones in memory only; send the whole input", id);
+}
+
+/* The request's own items, for those that go on from its response. */
+static void keep_items(responses_run *run) {
+    json_object *input = run->request.input;
+    const char *text = json_object_to_json_string_ext(input, JSON_FLAGS);
+    if (!text)
+        run->items.failed = true;
+    else if (json_object_is_type(input, json_type_string)) {
+        buffer_append_str(&run->items, "{\"type\":\"message\",\"role\":\"user\",\"content\":");
+        buffer_append_str(&run->items, text);
+        buffer_append_str(&run->items, "}");
+    } else
+        buffer_append(&run->items, text + 1, strlen(text) - 2); /* without the brackets */
+}
+
+static void echo(responses_run *run, const char *name, const char *otherwise) {
+    json_object *value = params_member(run->request.conversation.root, name);
+    const char *text = value ? json_object_to_json_string_ext(value, JSON_FLAGS) : otherwise;
+    if (!text) run->echo.failed = true;
+    if (text) buffer_printf(&run->echo, "\"%s\":", name);
+    if (text) buffer_append_str(&run->echo, text);
+    buffer_append_str(&run->echo, ",");
+}
+
+static void write_echo(responses_run *run) {
+    static const char *const names[][2] = {{"instructions", "null"},
+                                           {"max_output_tokens", "null"},
+                                           {"metadata", "{}"},
+                                           {"reasoning", "{\"effort\":null,\"summary\":null}"},
+                                           {"previous_response_id", "null"},
+                                           {"prompt_cache_key", "null"},
+                                           {"safety_identifier", "null"},
+                                           {"text", "{\"format\":{\"type\":\"text\"}}"},
+                                           {"tool_choice", "\"auto\""},
+                                           {"tools", "[]"},
+                                           {"top_logprobs", "0"},
+                                           {"user", "null"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) echo(run, names[i][0], names[i][1]);
+}
+
+static bool prepare(completion *c, api_error *e) {
+    responses_run *run = responses_run_of(c);
+    responses_request *r = &run->request;
+    json_object *earlier = NULL;
+    bool ok = responses_request_parse(r, c->body.data ? c->body.data : "", c->body.n, e) && read_previous(c, &earlier, e) &&
+              responses_request_read_items(r, earlier, e);
+    json_object_put(earlier);
+    if (!ok) return false;
+    if (r->store) keep_items(run);
+    write_echo(run);
+    if (run->items.failed || run->echo.failed) return out_of_memory(e);
+    json_object_object_del(r->conversation.root, "input"); /* the bulk of the body, and read */
+    r->input = NULL;
+    return completion_render(c, e);
+}
+
+static void forget(completion *c) {
+    responses_run *run = responses_run_of(c);
+    responses_request_free(&run->request);
+    buffer_free(&run->items);
+    buffer_free(&run->echo);
+    buffer_free(&run->logprobs);
+    mem_free(run->logprob_ends);
+}
+
+static void remember(completion *c) {
+    responses_run *run = responses_run_of(c);
+    if (!run->request.store) return;
+    buffer output = {0};
+    responses_output_items(c, &output);
+    if (output.n && run->items.n) buffer_append_str(&run->items, ",");
+    if (output.n) buffer_append(&run->items, output.data, output.n);
+    if (!output.failed && !run->items.failed)
+        responses_store_put(c->server->responses, c->id, run->request.previous, run->items.data, run->items.n);
+    buffer_free(&output);
+}
+
+/* Remembered before it is sent: the client may go on from it as soon as it sees it. */
+static void end(completion *c) {
+    remember(c);
+    responses_output_end(c);
+}
+
+static void whole(completion *c, buffer *out) {
+    remember(c);
+    responses_output_whole(c, out);
+}
+
+const completion_dialect responses_dialect = {
+    .name = "response",
+    .id_prefix = "resp_",
+    .call_prefix = "call_",
+    .own_bytes = sizeof(responses_run),
+    .keeps_parts = true,
+    .prepare = prepare,
+    .free = forget,
+    .write_error = api_error_write,
+    .whole = whole,
+    .begin = responses_output_begin,
+    .token = responses_output_token,
+    .piece = responses_output_piece,
+    .finish = responses_output_finish,
+    .end = end,
+    .fail = responses_output_fail,
+    .keepalive = responses_output_keepalive,
+    .progress = responses_output_progress,
+};
