@@ -252,10 +252,12 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
                 kernel_close("cache", (double)got[i], (double)want[i],
                              (kv == CALLA_KV_F32 ? 1e-6 : 0x1p-8) * (fabs((double)want[i]) + 1)); /* bf16: the last bit at most */
         }
-    snprintf(name, sizeof name, "attention_%s_exact", type);
-    kernel_run(name, &a, sizeof a, &f.step, (uint32_t[]){METAL_TILES(n, segments), kv_heads, 1}, METAL_PREFILL_THREADS, METAL_TG_PREFILL,
-               written, 3);
-    check_out(&f, name, heads * HEAD_DIM, kv == CALLA_KV_F32 ? 1e-5 : 1e-2 /* where the last bit of a key differs */);
+    for (int fast = 0; fast < 2; fast++) {
+        snprintf(name, sizeof name, "attention_%s_%s", type, fast ? "fast" : "exact");
+        kernel_run(name, &a, sizeof a, &f.step, (uint32_t[]){METAL_TILES(n, segments), kv_heads, 1}, METAL_PREFILL_THREADS,
+                   METAL_TG_PREFILL, written, 3);
+        check_out(&f, name, heads * HEAD_DIM, fast || kv == CALLA_KV_BF16 ? 1e-2 /* where the last bit of a key differs */ : 1e-5);
+    }
     kernel_free_all();
 }
 

@@ -1,13 +1,13 @@
 /* attention.metal: causal attention of many rows over paged K and V, flash style.
  *
  * A threadgroup takes up to 64 queries: all query heads of one K/V head for as many rows as make 64.  It goes through the positions 32 at a
- * time; each such tile of K, then of V, is read from device memory once for all 64 queries, in four parts of 64 values that go through two
- * buffers: while one is multiplied, the next is on its way to registers.
+ * time; each such tile of K, then of V, is read from device memory once for all 64 queries, in parts of 8 KB that go through two buffers: while
+ * one is multiplied, the next is on its way to registers.
  *
- * The eight simdgroups stand 4 × 2: simdgroup s has queries 16·(s/2) … + 15, and of the scores positions 16·(s%2) …, of each part of the output
- * 32 values from 32·(s%2).  The output, 64 × 256, stays in registers; it is scaled down where a larger score comes (Milakov and Gimelshein 2018;
- * Dao et al. 2022).  Queries do not fit beside the rest; they are read from device memory for each tile, packed by attention_write.
- * Products and sums are float32; T is the type of the tiles, float (exact) or half (fast).
+ * The eight simdgroups stand 4 × 2: simdgroup s has queries 16·(s/2) … + 15, and of the scores positions 16·(s%2) …, of the output the lower or
+ * upper half of each part.  The output, 64 × 256, stays in registers; it is scaled down where a larger score comes (Milakov and Gimelshein
+ * 2018; Dao et al. 2022).  Queries do not fit beside the rest; they are read from device memory for each tile, packed by attention_write.
+ * Sums are float32; T is the type of what is multiplied, float (exact) or half (fast).
  *
  * Nothing here is infinite, since the compiler may assume that: a masked score is −10³⁰. */
 #include <metal_stdlib>
@@ -17,19 +17,11 @@ using namespace metal;
 #include "backend/metal/common.h"
 #include "backend/metal/segments.h"
 
-enum {
-    ATTENTION_THREADS = METAL_PREFILL_THREADS,
-    TILE_QUERIES = 64,
-    TILE_POSITIONS = 32, /* of a tile */
-    PART_VALUES = 64,    /* values of a tile that are in threadgroup memory at a time */
-    ROW_PARTS = 4,
-    ROW_VALUES = PART_VALUES * ROW_PARTS,
-    BUFFER_VALUES = TILE_POSITIONS * PART_VALUES,
-    SCORE_STRIDE = TILE_POSITIONS + 4
-};
+enum { TILE_QUERIES = 64, TILE_POSITIONS = 32, ROW_VALUES = 256, SCORE_STRIDE = TILE_POSITIONS + 4, BUFFER_BYTES = 8192 };
 
-/* Threadgroup memory: two parts of a tile; the scores [64][SCORE_STRIDE], which become weights; a factor for each query.  METAL_TG_PREFILL. */
-static_assert((2 * BUFFER_VALUES + TILE_QUERIES * SCORE_STRIDE + TILE_QUERIES) * 4 <= METAL_TG_PREFILL, "threadgroup memory");
+/* Threadgroup memory, METAL_TG_PREFILL: two parts of a tile; the scores, [64][SCORE_STRIDE] floats, in whose rows the weights follow them, of
+ * type T; a factor for each query. */
+static_assert(2 * BUFFER_BYTES + (TILE_QUERIES * SCORE_STRIDE + TILE_QUERIES) * 4 <= METAL_TG_PREFILL, "threadgroup memory");
 
 /* 8 consecutive values of a cached row. */
 struct kv8 {
@@ -38,15 +30,53 @@ struct kv8 {
 static kv8 load_kv(device const float *p) { return {*(device const float4 *)p, *(device const float4 *)(p + 4)}; }
 static kv8 load_kv(device const uint16_t *p) {
     const uint4 x = *(device const uint4 *)p;
-    return {as_type<float4>(uint4(x.x << 16, x.x & 0xFFFF0000u, x.y << 16, x.y & 0xFFFF0000u)),
-            as_type<float4>(uint4(x.z << 16, x.z & 0xFFFF0000u, x.w << 16, x.w & 0xFFFF0000u))};
+    return {float4(bf16_low(x.x), bf16_high(x.x), bf16_low(x.y), bf16_high(x.y)),
+            float4(bf16_low(x.z), bf16_high(x.z), bf16_low(x.w), bf16_high(x.w))};
 }
 
-template <typename KV>
+/* K and V of a head, in items: of each tile the PARTS parts of K, then those of V. */
+template <typename KV, int PART, int LOADS> struct kv_source {
+    device const KV *kv; /* K of page 0 */
+    device const uint *pages;
+    ulong page_values; /* V is half as many behind K */
+    uint end;
+
+    /* A thread's LOADS times 8 values of an item.  What lies beyond the end may be anything, and a weight of zero would not hide it: it is
+     * taken for zero. */
+    void fetch(uint item, uint thread_index, thread kv8 (&to)[LOADS]) const {
+        const uint parts = ROW_VALUES / PART, first = item / (2 * parts) * TILE_POSITIONS, part = item % parts * PART;
+        const ulong v = item / parts % 2 * (page_values / 2);
+#pragma unroll
+        for (uint i = 0; i < LOADS; i++) {
+            const uint load = thread_index + i * METAL_PREFILL_THREADS, position = first + load / (PART / 8);
+            to[i].a = to[i].b = float4(0.0f);
+            if (position < end)
+                to[i] = load_kv(kv + pages[position / METAL_PAGE_TOKENS] * page_values + v + position % METAL_PAGE_TOKENS * ROW_VALUES +
+                                part + load % (PART / 8) * 8);
+        }
+    }
+};
+
+static void load_queries(thread simdgroup_float8x8 &q, device const float *p) { simdgroup_load(q, p, ROW_VALUES); }
+static void load_queries(thread simdgroup_half8x8 &q, device const float *p) {
+    simdgroup_float8x8 x;
+    simdgroup_load(x, p, ROW_VALUES);
+    q.thread_elements()[0] = half(x.thread_elements()[0]);
+    q.thread_elements()[1] = half(x.thread_elements()[1]);
+}
+
+template <typename KV, typename T>
 kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
                       threadgroup float *shared TG_ARG(0), uint3 group [[threadgroup_position_in_grid]],
                       uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                       uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    enum {
+        PART = BUFFER_BYTES / TILE_POSITIONS / int(sizeof(T)), /* values of a row that are in a buffer at a time */
+        PARTS = ROW_VALUES / PART,
+        OWN = PART / 16,                                                   /* blocks of 8 values of a part that a simdgroup has */
+        LOADS = TILE_POSITIONS * PART / 8 / METAL_PREFILL_THREADS,         /* of 8 values, per thread */
+        WEIGHT_STRIDE = SCORE_STRIDE * int(sizeof(float)) / int(sizeof(T)) /* of T */
+    };
     const uint head = group.y, heads = a.heads / a.kv_heads, tile_rows = TILE_QUERIES / heads;
     segment_part tile;
     if (!find_part(t, a.first, a.beyond, tile_rows, group.x, tile)) return;
@@ -54,71 +84,63 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
     const uint skipped = (tile.parts - 1 - tile.number) * tile_rows, rows = min(tile_rows, segment.rows - skipped); /* the longest first */
     const uint first_row = segment.first_row + skipped, first_position = segment.first_position + skipped;
     const uint end = first_position + rows, tiles = (end + TILE_POSITIONS - 1) / TILE_POSITIONS; /* positions that the last row sees */
-    device const uint *pages = t.page_table + segment.first_page;
-    const ulong page_values = (ulong)2 * a.kv_heads * METAL_PAGE_TOKENS * ROW_VALUES;
-    device const KV *kv = (device const KV *)a.kv + (ulong)head * METAL_PAGE_TOKENS * ROW_VALUES;
+    kv_source<KV, PART, LOADS> cache;
+    cache.kv = (device const KV *)a.kv + (ulong)head * METAL_PAGE_TOKENS * ROW_VALUES;
+    cache.pages = t.page_table + segment.first_page;
+    cache.page_values = (ulong)2 * a.kv_heads * METAL_PAGE_TOKENS * ROW_VALUES;
+    cache.end = end;
 
-    threadgroup float *scores = shared + 2 * BUFFER_VALUES, *factor = scores + TILE_QUERIES * SCORE_STRIDE;
+    threadgroup T *buffers = (threadgroup T *)shared;
+    threadgroup float *scores = shared + 2 * BUFFER_BYTES / 4, *factor = scores + TILE_QUERIES * SCORE_STRIDE;
     const uint own_queries = simdgroup / 2 * 16, half_of = simdgroup % 2;
     device const float *queries = a.queries + (((ulong)head * t.rows + first_row) * heads + own_queries) * ROW_VALUES;
-
     const uint2 row_of = element_rows(shared + simdgroup * 64, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    simdgroup_float8x8 out[2][ROW_PARTS][4];
+    simdgroup_float8x8 out[2][PARTS][OWN];
     for (uint i = 0; i < 2; i++)
-        for (uint p = 0; p < ROW_PARTS; p++)
-            for (uint j = 0; j < 4; j++) out[i][p][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        for (uint p = 0; p < PARTS; p++)
+            for (uint j = 0; j < OWN; j++) out[i][p][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 
     /* Four threads have a query's running softmax. */
     const uint query = thread_index / 4, quarter = thread_index % 4;
     const uint last = first_position + min(query / heads, rows - 1); /* the last position that it sees */
     float most = -1e30f, sum = 0;
 
-    /* Item i of a tile: part i of K for i < 4, else part i - 4 of V.  A thread has 8 values of a position; beyond the end they are zero,
-     * since what is there may be anything and a weight of zero would not hide it. */
-    const uint my_position = thread_index / 8, my_values = thread_index % 8 * 8;
-#define ATTENTION_FETCH(tile_index, item)                                                                                                  \
-    {                                                                                                                                      \
-        const uint position = (tile_index) * TILE_POSITIONS + my_position;                                                                 \
-        next = {float4(0.0f), float4(0.0f)};                                                                                               \
-        if (position < end)                                                                                                                \
-            next = load_kv(kv + pages[position / METAL_PAGE_TOKENS] * page_values +                                                        \
-                           ((item) < ROW_PARTS ? 0 : (ulong)a.kv_heads * METAL_PAGE_TOKENS * ROW_VALUES) +                                 \
-                           (ulong)(position % METAL_PAGE_TOKENS) * ROW_VALUES + (item) % ROW_PARTS * PART_VALUES + my_values);             \
-    }
-    kv8 next;
-    ATTENTION_FETCH(0, 0)
+    kv8 next[LOADS];
+    const uint items = tiles * 2 * PARTS;
+    cache.fetch(0, thread_index, next);
     for (uint k = 0; k < tiles; k++) {
         simdgroup_float8x8 score[2][2];
         for (uint i = 0; i < 2; i++)
             for (uint j = 0; j < 2; j++) score[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 #pragma unroll
-        for (uint item = 0; item < 2 * ROW_PARTS; item++) {
-            threadgroup float *buffer = shared + item % 2 * BUFFER_VALUES; /* [position / 8][value / 8][8][8] */
-            threadgroup float4 *to = (threadgroup float4 *)(buffer + ((my_position / 8 * 8 + my_values / 8) * 8 + my_position % 8) * 8);
-            to[0] = next.a;
-            to[1] = next.b;
+        for (uint item = 0; item < 2 * PARTS; item++) {
+            threadgroup T *buffer = buffers + item % 2 * (TILE_POSITIONS * PART); /* [position / 8][value / 8][8][8] */
+#pragma unroll
+            for (uint i = 0; i < LOADS; i++) {
+                const uint load = thread_index + i * METAL_PREFILL_THREADS, position = load / (PART / 8), block = load % (PART / 8);
+                threadgroup vec<T, 4> *to =
+                    (threadgroup vec<T, 4> *)(buffer + ((position / 8 * (PART / 8) + block) * 8 + position % 8) * 8);
+                to[0] = vec<T, 4>(next[i].a);
+                to[1] = vec<T, 4>(next[i].b);
+            }
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            if (item + 1 < 2 * ROW_PARTS)
-                ATTENTION_FETCH(k, item + 1)
-            else if (k + 1 < tiles)
-                ATTENTION_FETCH(k + 1, 0)
-            if (item < ROW_PARTS) {
+            if (k * 2 * PARTS + item + 1 < items) cache.fetch(k * 2 * PARTS + item + 1, thread_index, next);
+            if (item < PARTS) {
 #pragma unroll
-                for (uint d = 0; d < PART_VALUES / 8; d++) {
-                    simdgroup_float8x8 q[2], key[2];
+                for (uint d = 0; d < PART / 8; d++) {
+                    simdgroup_matrix<T, 8, 8> q[2], key;
 #pragma unroll
-                    for (uint i = 0; i < 2; i++)
-                        simdgroup_load(q[i], queries + i * 8 * ROW_VALUES + item * PART_VALUES + d * 8, ROW_VALUES);
+                    for (uint i = 0; i < 2; i++) load_queries(q[i], queries + i * 8 * ROW_VALUES + item * PART + d * 8);
 #pragma unroll
-                    for (uint j = 0; j < 2; j++) simdgroup_load(key[j], buffer + ((half_of * 2 + j) * 8 + d) * 64, 8, ulong2(0), true);
+                    for (uint j = 0; j < 2; j++) {
+                        simdgroup_load(key, buffer + ((half_of * 2 + j) * (PART / 8) + d) * 64, 8, ulong2(0), true);
 #pragma unroll
-                    for (uint i = 0; i < 2; i++)
-#pragma unroll
-                        for (uint j = 0; j < 2; j++) simdgroup_multiply_accumulate(score[i][j], q[i], key[j], score[i][j]);
+                        for (uint i = 0; i < 2; i++) simdgroup_multiply_accumulate(score[i][j], q[i], key, score[i][j]);
+                    }
                 }
-                if (item + 1 < ROW_PARTS) continue;
+                if (item + 1 < PARTS) continue;
                 for (uint i = 0; i < 2; i++)
                     for (uint j = 0; j < 2; j++)
                         simdgroup_store(score[i][j], scores + (own_queries + i * 8) * SCORE_STRIDE + half_of * 16 + j * 8, SCORE_STRIDE);
@@ -133,13 +155,14 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
                 }
                 here = max(here, simd_shuffle_xor(here, 1));
                 here = max(here, simd_shuffle_xor(here, 2));
+                simdgroup_barrier(mem_flags::mem_threadgroup); /* all of the row has been read */
                 const float shrink = exp(most - here);
                 float weights = 0;
 #pragma unroll
                 for (uint i = 0; i < 8; i++) {
-                    const float w = exp(s[i] - here);
-                    mine[i * 4 + quarter] = w;
-                    weights += w;
+                    const T w = T(exp(s[i] - here));
+                    ((threadgroup T *)mine)[i * 4 + quarter] = w;
+                    weights += float(w);
                 }
                 most = here;
                 sum = sum * shrink + weights;
@@ -149,48 +172,53 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
                 for (uint i = 0; i < 2; i++) {
                     const float f0 = factor[own_queries + i * 8 + row_of.x], f1 = factor[own_queries + i * 8 + row_of.y];
 #pragma unroll
-                    for (uint p = 0; p < ROW_PARTS; p++)
+                    for (uint p = 0; p < PARTS; p++)
 #pragma unroll
-                        for (uint j = 0; j < 4; j++) {
+                        for (uint j = 0; j < OWN; j++) {
                             out[i][p][j].thread_elements()[0] *= f0;
                             out[i][p][j].thread_elements()[1] *= f1;
                         }
                 }
                 continue;
             }
+            threadgroup const T *weight = (threadgroup const T *)(scores + own_queries * SCORE_STRIDE);
 #pragma unroll
             for (uint b = 0; b < TILE_POSITIONS / 8; b++) {
-                simdgroup_float8x8 w[2], value;
+                simdgroup_matrix<T, 8, 8> w[2], value;
 #pragma unroll
-                for (uint i = 0; i < 2; i++) simdgroup_load(w[i], scores + (own_queries + i * 8) * SCORE_STRIDE + b * 8, SCORE_STRIDE);
+                for (uint i = 0; i < 2; i++) simdgroup_load(w[i], weight + i * 8 * WEIGHT_STRIDE + b * 8, WEIGHT_STRIDE);
 #pragma unroll
-                for (uint j = 0; j < 4; j++) {
-                    simdgroup_load(value, buffer + (b * 8 + half_of * 4 + j) * 64, 8);
+                for (uint j = 0; j < OWN; j++) {
+                    simdgroup_load(value, buffer + (b * (PART / 8) + half_of * OWN + j) * 64, 8);
 #pragma unroll
                     for (uint i = 0; i < 2; i++)
-                        simdgroup_multiply_accumulate(out[i][item - ROW_PARTS][j], w[i], value, out[i][item - ROW_PARTS][j]);
+                        simdgroup_multiply_accumulate(out[i][item - PARTS][j], w[i], value, out[i][item - PARTS][j]);
                 }
             }
         }
     }
-#undef ATTENTION_FETCH
 
     sum += simd_shuffle_xor(sum, 1);
     sum += simd_shuffle_xor(sum, 2);
     if (quarter == 0) factor[query] = 1.0f / sum;
-    for (uint p = 0; p < ROW_PARTS;
-         p++) { /* through threadgroup memory, [64][PART_VALUES], so that rows are written whole and only where they are */
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint i = 0; i < 2; i++)
-            for (uint j = 0; j < 4; j++)
-                simdgroup_store(out[i][p][j], shared + (own_queries + i * 8) * PART_VALUES + half_of * 32 + j * 8, PART_VALUES);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        for (uint i = thread_index; i < rows * heads * PART_VALUES; i += ATTENTION_THREADS) {
-            const uint q = i / PART_VALUES, row = first_row + q / heads;
-            a.out[(ulong)row * a.out_stride + (head * heads + q % heads) * ROW_VALUES + p * PART_VALUES + i % PART_VALUES] =
-                shared[i] * factor[q];
+    /* Through threadgroup memory, 64 values [64][2][32] at a time, so that rows are written whole and only where they are. */
+#pragma unroll
+    for (uint p = 0; p < PARTS; p++)
+#pragma unroll
+        for (uint c = 0; c < OWN; c += 4) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint i = 0; i < 2; i++)
+                for (uint j = 0; j < 4; j++)
+                    simdgroup_store(out[i][p][c + j], shared + (own_queries + i * 8) * 64 + half_of * 32 + j * 8, 64);
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint i = thread_index; i < rows * heads * 64; i += METAL_PREFILL_THREADS) {
+                const uint q = i / 64, value = p * PART + i / 32 % 2 * (PART / 2) + c * 8 + i % 32;
+                a.out[(ulong)(first_row + q / heads) * a.out_stride + (head * heads + q % heads) * ROW_VALUES + value] =
+                    shared[i] * factor[q];
+            }
         }
-    }
 }
-KERNEL_INSTANCE("attention_kf32_exact", attention<float>)
-KERNEL_INSTANCE("attention_kb16_exact", attention<uint16_t>)
+KERNEL_INSTANCE("attention_kf32_exact", attention<float, float>)
+KERNEL_INSTANCE("attention_kb16_exact", attention<uint16_t, float>)
+KERNEL_INSTANCE("attention_kf32_fast", attention<float, half>)
+KERNEL_INSTANCE("attention_kb16_fast", attention<uint16_t, half>)
