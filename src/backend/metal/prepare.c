@@ -323,7 +323,6 @@ static void rows_input(builder *u, const metal_input *in, uint64_t out, uint32_t
 /* The wide GEMM, or where its grid would be small the narrow one. */
 static void gemm_calls(builder *u, const char *name, uint32_t outputs, const metal_gemm_args *a) {
     const char *precision = u->b->limits.fast ? "_fast" : "_exact";
-    const bool swiglu = outputs == METAL_SWIGLU_GEMM_OUTPUTS;
     const uint32_t wide = blocks(a->w.rows, outputs);
     char format[32];
     snprintf(format, sizeof format, "%s%s", format_of(&a->w), precision);
@@ -333,7 +332,7 @@ static void gemm_calls(builder *u, const char *name, uint32_t outputs, const met
         metal_call *c = call(u, whole, format, a, sizeof *a);
         c->threads = narrow ? METAL_NARROW_THREADS : METAL_GEMM_THREADS;
         c->threadgroup_bytes = narrow ? METAL_TG_NARROW : METAL_TG_GEMM;
-        c->grid[0] = narrow ? blocks(a->w.rows, swiglu ? METAL_NARROW_OUTPUTS / 2 : METAL_NARROW_OUTPUTS) : wide;
+        c->grid[0] = narrow ? blocks(a->w.rows, METAL_NARROW_OUTPUTS) : wide;
         c->by[1] = BY_GEMM_ROWS;
         c->when = narrow ? IF_NARROW : IF_WIDE; /* a barrier before the wide one holds for either */
         c->wide = wide;
