@@ -15,7 +15,7 @@ static void on_event(void *user, const calla_event *event) {
     calla_error *err = user;
     bool stopped;
     if (event->kind == CALLA_EVENT_TOKEN && !event->is_stop) calla_answer_push(answer, event->id, &stopped, err);
-    if (event->kind == CALLA_EVENT_DONE) calla_answer_finish(answer, err);
+    if (event->kind == CALLA_EVENT_DONE) calla_answer_finish(answer, event->finish != CALLA_FINISH_STOP, err);
     if (event->kind == CALLA_EVENT_DONE && event->error) *err = *event->error;
 }
 

@@ -127,8 +127,9 @@ calla_status calla_answer_open(const calla_text *text, const calla_answer_option
 calla_status calla_answer_push(calla_answer *answer, int32_t id, bool *stopped, calla_error *err);
 /* Which of the stop strings has stopped the answer, or NULL.  Of the caller's own array. */
 const char *calla_answer_stopped_by(const calla_answer *answer);
-/* Prints what was held back. */
-calla_status calla_answer_finish(calla_answer *answer, calla_error *err);
+/* Prints what was held back.  cut: the model did not end the answer itself; a tool call under way then stays without its CALL_END, where
+ * otherwise closing tags that are missing are taken as forgotten. */
+calla_status calla_answer_finish(calla_answer *answer, bool cut, calla_error *err);
 void calla_answer_close(calla_answer *answer);
 
 /* --------------------------------------------------------------- engine --------------------------------------------------- */

@@ -176,7 +176,7 @@ static calla_status generate(const options *o, calla_engine *engine, const calla
         sigaction(SIGINT, &action, NULL);
         status = calla_session_generate(session, &go, on_event, g, err);
         if (status == CALLA_OK) status = follow(session, g, answer, out, err);
-        if (status == CALLA_OK) status = calla_answer_finish(answer, err);
+        if (status == CALLA_OK) status = calla_answer_finish(answer, g->finish != CALLA_FINISH_STOP, err);
         if (status == CALLA_OK) status = printer_end(out, err);
     }
     calla_answer_close(answer);

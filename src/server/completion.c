@@ -197,7 +197,7 @@ static void finish_choice(completion_choice *choice, const job_result *result) {
         fail_stopping(c);
         return;
     }
-    if (calla_answer_finish(choice->answer, &err)) {
+    if (calla_answer_finish(choice->answer, result->finish != CALLA_FINISH_STOP, &err)) {
         fail_with(c, &err);
         return;
     }
@@ -209,7 +209,11 @@ static void finish_choice(completion_choice *choice, const job_result *result) {
     choice->stop_string = calla_answer_stopped_by(choice->answer);
     choice->finish = finish_of(choice, result->finish);
     choice->finished = true;
-    if (last_part(choice)) last_part(choice)->ended = true;
+    completion_part *last = last_part(choice);
+    if (last) {
+        last->cut = last->kind == CALLA_PIECE_CALL && !last->ended;
+        last->ended = true;
+    }
     job_release(choice->job);
     choice->job = NULL;
     if (c->own->stream && c->connection) c->dialect->finish(choice);

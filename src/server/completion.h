@@ -31,6 +31,7 @@ typedef struct completion_part {
     buffer text;           /* so far; of a call: its arguments, JSON once it has ended */
     size_t n_text;         /* bytes of it, also where the text itself is not kept */
     bool ended;
+    bool cut; /* a call that the end of the answer cut short: its arguments are no JSON */
 } completion_part;
 
 struct completion_choice {

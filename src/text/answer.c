@@ -53,6 +53,10 @@ struct calla_answer {
     bool call_has_head;   /* it has begun as a call does: this ends the reasoning */
     size_t call_searched; /* no end of a spelled call before here */
     tool_call parsed;     /* scratch */
+    bool live;            /* the call is told as it comes: `call` holds only what of it was not read yet */
+    bool live_between;    /* and its function has ended: another may follow */
+    tool_stream stream;   /* of a live call */
+    buffer json;          /* scratch */
 };
 
 static void hold(calla_answer *a, buffer *b, const char *s, size_t n) {
@@ -128,6 +132,7 @@ static void open_call(calla_answer *a, call_form form) {
     a->call_from = a->state;
     a->call_has_head = form != FORM_TOKEN;
     a->call_searched = 0;
+    a->live = false;
     buffer_clear(&a->call);
     a->state = IN_CALL;
 }
@@ -145,7 +150,9 @@ static tool_call_state deliver_calls(calla_answer *a, size_t n, bool ended, size
             output_drop_space(&a->out);
         }
         *at += a->parsed.n_text;
-        output_tool_call(&a->out, a->parsed.name.data, a->parsed.arguments.data, a->parsed.arguments.n);
+        output_call(&a->out, a->parsed.stream.name.data);
+        output_arguments(&a->out, a->parsed.arguments.data, a->parsed.arguments.n);
+        output_call_end(&a->out);
     }
     return TOOL_CALL_COMPLETE;
 }
@@ -176,12 +183,93 @@ static bool end_call(calla_answer *a, size_t n, size_t skip, const char *closing
     return true;
 }
 
+/* ---- live calls: opened by the token, within content.  Others are told when they are whole, since they may still turn out to be a
+ * thought about a call, or an example. */
+
+static void go_live(calla_answer *a) {
+    if (a->call_from == IN_CONTENT) flush_content(a);
+    output_drop_space(&a->out);
+    a->live = true;
+    a->live_between = false;
+    tool_stream_begin(&a->stream, &a->tools);
+}
+
+static void tell_arguments(calla_answer *a) {
+    a->failed |= a->json.failed;
+    output_arguments(&a->out, a->json.data, a->json.n);
+    buffer_clear(&a->json);
+}
+
+static void end_live_function(calla_answer *a) {
+    tell_arguments(a);
+    output_call_end(&a->out);
+    a->live_between = true;
+}
+
+/* Behind a function's end.  true: another one begins. */
+static bool begin_live_function(calla_answer *a, bool ended) {
+    size_t space = 0;
+    while (space < a->call.n && is_blank(a->call.data + space, 1)) space++;
+    drop_front(&a->call, space);
+    const char *s = a->call.data;
+    const size_t n = a->call.n;
+    const int closing = n ? begins(s, n, tag_text[TAG_CALL_END]) : -1; /* in letters */
+    const tool_call_state head = n ? tool_call_head(&a->tools, s, n, false) : TOOL_CALL_INCOMPLETE;
+    if (head == TOOL_CALL_COMPLETE) {
+        a->live_between = false;
+        tool_stream_begin(&a->stream, &a->tools);
+        return true;
+    }
+    if (!ended && (closing < 0 || head == TOOL_CALL_INCOMPLETE)) return false;
+    if (closing > 0) drop_front(&a->call, strlen(tag_text[TAG_CALL_END]));
+    begin_content(a);
+    a->call_may_end = closing > 0;
+    hold(a, &a->held, a->call.data, a->call.n);
+    buffer_clear(&a->call);
+    return false;
+}
+
+/* Tells what is certain of a live call.  ended: what surrounds it was closed behind this text. */
+static void advance_live(calla_answer *a, bool ended) {
+    while (!a->failed && (!a->live_between || begin_live_function(a, ended))) {
+        size_t used;
+        const bool named = a->stream.name.n > 0;
+        const tool_call_state state = tool_stream_read(&a->stream, a->call.data, a->call.n, ended, &used, &a->json);
+        a->failed |= state == TOOL_CALL_NOMEM;
+        if (a->failed) return;
+        if (!named) output_call(&a->out, a->stream.name.data);
+        drop_front(&a->call, used);
+        if (state == TOOL_CALL_INCOMPLETE) {
+            tell_arguments(a);
+            return;
+        }
+        if (state == TOOL_CALL_MALFORMED) tool_stream_close(&a->stream, "", 0, &a->json);
+        end_live_function(a);
+    }
+}
+
+/* The answer ends within a live call.  Where it was cut, the call stays without its end. */
+static void finish_live(calla_answer *a, bool cut) {
+    advance_live(a, !cut);
+    if (a->failed || cut || a->live_between || a->state != IN_CALL) return;
+    tool_stream_close(&a->stream, a->call.data, a->call.n, &a->json);
+    end_live_function(a);
+}
+
 /* Looks whether the call under way is over, or none.  true: it is, and held is what follows. */
 static bool call_ends(calla_answer *a) {
+    if (a->live) {
+        advance_live(a, false);
+        return a->state != IN_CALL;
+    }
     if (a->call_form == FORM_TOKEN) {
         if (a->call_has_head) return false;
         const tool_call_state head = tool_call_head(&a->tools, a->call.data, a->call.n, false);
         a->call_has_head = head == TOOL_CALL_COMPLETE;
+        if (a->call_has_head && a->call_from == IN_CONTENT) {
+            go_live(a);
+            return call_ends(a);
+        }
         if (head != TOOL_CALL_MALFORMED) return false;
         a->state = a->call_from;
         put_text(a, tag_text[TAG_CALL], strlen(tag_text[TAG_CALL]));
@@ -269,6 +357,15 @@ static void feed_str(calla_answer *a, const char *s) { feed(a, s, strlen(s), fal
 
 /* ------------------------------------------------------------- tokens ---------------------------------------------------- */
 
+/* What surrounds the call ends here, by the token `closing` or before another one.  false: the token is part of a value. */
+static bool close_call(calla_answer *a, const char *closing) {
+    if (!a->live) return end_call(a, a->call.n, 0, closing);
+    advance_live(a, true);
+    if (a->state == IN_CALL) return false;
+    if (a->held.n) hold(a, &a->held, closing, strlen(closing)); /* text stood between */
+    return true;
+}
+
 /* A tag as a token. */
 static void feed_tag(calla_answer *a, tag t) {
     if (a->state != IN_CALL) feed(a, "", 0, true);
@@ -292,12 +389,12 @@ static void feed_tag(calla_answer *a, tag t) {
     case TAG_CALL:
         if (!a->tool_calls) break;
         if (a->state == IN_CALL) { /* the last one was not closed */
-            if (!end_call(a, a->call.n, 0, "")) break;
+            if (!close_call(a, "")) break;
             feed(a, "", 0, true);
         }
         return open_call(a, FORM_TOKEN);
     case TAG_CALL_END:
-        if (a->state == IN_CALL && end_call(a, a->call.n, 0, tag_text[t])) return feed(a, "", 0, false);
+        if (a->state == IN_CALL && close_call(a, tag_text[t])) return feed(a, "", 0, false);
         if (a->state != IN_CONTENT || !a->call_may_end) break;
         enter(a, IN_CONTENT);
         return;
@@ -341,16 +438,21 @@ calla_status calla_answer_push(calla_answer *a, int32_t id, bool *stopped, calla
 }
 
 /* The answer ends within a call: whole calls are delivered, the rest is text. */
-static void finish_call(calla_answer *a) {
+static void finish_call(calla_answer *a, bool cut) {
+    if (!a->live && a->call_form == FORM_TOKEN && a->call_has_head) go_live(a);
+    if (a->live) {
+        finish_live(a, cut);
+        return;
+    }
     size_t at;
-    const tool_call_state state = deliver_calls(a, a->call.n, false, &at);
+    const tool_call_state state = deliver_calls(a, a->call.n, !cut, &at);
     a->state = a->call_from;
     if (at > 0 || (a->call_has_head && a->state == IN_REASONING)) begin_content(a);
     if (at > 0 && state == TOOL_CALL_COMPLETE) return;
     put_call_text(a, at == 0, at, a->call.n, "");
 }
 
-calla_status calla_answer_finish(calla_answer *a, calla_error *err) {
+calla_status calla_answer_finish(calla_answer *a, bool cut, calla_error *err) {
     if (err) *err = (calla_error){0};
     if (a->finished) return check(a, err);
     a->finished = true;
@@ -359,7 +461,10 @@ calla_status calla_answer_finish(calla_answer *a, calla_error *err) {
     utf8_stream_finish(&a->utf8, &a->text);
     a->failed |= a->text.failed;
     feed(a, a->text.data, a->text.n, true);
-    if (a->state == IN_CALL && !a->stop.stopped) finish_call(a);
+    if (a->state == IN_CALL && !a->stop.stopped) {
+        finish_call(a, cut);
+        if (a->state != IN_CALL) feed(a, "", 0, true);
+    }
     if (!a->stop.stopped) flush_content(a);
     output_flush(&a->out);
     return check(a, err);
@@ -400,5 +505,7 @@ void calla_answer_close(calla_answer *a) {
     buffer_free(&a->held);
     buffer_free(&a->call);
     tool_call_free(&a->parsed);
+    tool_stream_free(&a->stream);
+    buffer_free(&a->json);
     mem_free(a);
 }

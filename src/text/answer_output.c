@@ -29,13 +29,16 @@ void output_drop_space(answer_output *o) {
     if (o->pending.n) o->pending.n = without_space(&o->pending);
 }
 
-void output_tool_call(answer_output *o, const char *name, const char *arguments, size_t n) {
+void output_call(answer_output *o, const char *name) {
     output_flush(o);
-    const calla_piece pieces[] = {{.kind = CALLA_PIECE_CALL, .text = "", .name = name},
-                                  {.kind = CALLA_PIECE_ARGUMENTS, .text = arguments, .n = n},
-                                  {.kind = CALLA_PIECE_CALL_END, .text = ""}};
-    for (size_t i = 0; i < 3; i++) o->fn(o->user, &pieces[i]);
+    o->fn(o->user, &(calla_piece){.kind = CALLA_PIECE_CALL, .text = "", .name = name});
 }
+
+void output_arguments(answer_output *o, const char *json, size_t n) {
+    if (n) o->fn(o->user, &(calla_piece){.kind = CALLA_PIECE_ARGUMENTS, .text = json, .n = n});
+}
+
+void output_call_end(answer_output *o) { o->fn(o->user, &(calla_piece){.kind = CALLA_PIECE_CALL_END, .text = ""}); }
 
 void output_deliver(answer_output *o) {
     const bool hold = o->kind == CALLA_PIECE_REASONING || o->hold_content_space;

@@ -20,7 +20,9 @@ typedef struct answer_output {
 void output_text(answer_output *o, calla_piece_kind kind, const char *text, size_t n);
 /* A tag follows: white space at the end of what is pending is not part of the answer. */
 void output_drop_space(answer_output *o);
-void output_tool_call(answer_output *o, const char *name, const char *arguments, size_t n);
+void output_call(answer_output *o, const char *name);
+void output_arguments(answer_output *o, const char *json, size_t n);
+void output_call_end(answer_output *o);
 void output_deliver(answer_output *o); /* what need not be held */
 void output_flush(answer_output *o);   /* everything */
 void output_free(answer_output *o);

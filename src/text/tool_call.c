@@ -1,21 +1,17 @@
-/* tool_call.c: see tool_call.h. */
+/* tool_call.c: see tool_call.h.
+ *
+ * A value of a string is printed as it comes, up to what may be its end; any other is kept until it is whole, since only then is known
+ * whether it is JSON. */
 #include "text/tool_call.h"
 
 #include <string.h>
 
-#include "base/memory.h"
 #include "text/template_value.h"
 
 static const char function_open[] = "<function=", function_close[] = "</function>";
 static const char parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
 
 enum { MAX_NAME = 256 }; /* of parameters that are looked for where a closing tag is missing */
-
-typedef struct cursor {
-    const char *text; /* [n] */
-    size_t n, at;
-    bool ended;
-} cursor;
 
 static size_t skip_space(const char *text, size_t n, size_t at) {
     while (at < n && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r')) at++;
@@ -76,7 +72,15 @@ tool_call_state tool_call_head(const tool_set *set, const char *text, size_t n, 
     return next > 0 ? TOOL_CALL_COMPLETE : TOOL_CALL_INCOMPLETE;
 }
 
-/* Whether something stands at `at` that may follow a parameter. */
+/* ------------------------------------------------------------- values ---------------------------------------------------- */
+
+typedef struct cursor {
+    const char *text; /* [n] */
+    size_t n, at;
+    bool ended;
+} cursor;
+
+/* Whether something stands at `at` that may follow a parameter: 1, 0, or -1 where the text ends too early. */
 static int at_follower(const cursor *c, size_t at) {
     at = skip_space(c->text, c->n, at);
     if (at == c->n) return c->ended ? 1 : -1;
@@ -84,119 +88,243 @@ static int at_follower(const cursor *c, size_t at) {
 }
 
 /* Whether the line at `at` begins a parameter that the tool has. */
-static bool at_known_parameter(const cursor *c, size_t at, json_object *properties) {
-    size_t end;
+static int at_known_parameter(const tool_stream *t, const cursor *c, size_t at) {
     char name[MAX_NAME];
-    if (at_word(c->text, c->n, at, parameter_open) <= 0) return false;
+    const int open = at_word(c->text, c->n, at, parameter_open);
+    if (open <= 0) return open;
     at += strlen(parameter_open);
-    if (read_name(c->text, c->n, at, &end) <= 0 || end - at >= sizeof name) return false;
+    const size_t most = c->n - at < MAX_NAME ? c->n : at + MAX_NAME;
+    size_t end;
+    const int named = read_name(c->text, most, at, &end);
+    if (named <= 0) return most == c->n ? named : 0;
     memcpy(name, c->text + at, end - at);
     name[end - at] = 0;
-    return value_has(properties, name);
+    return value_has(value_get(t->parameters, "properties"), name);
 }
 
-/* Whether the line at `at` ends the function, and nothing but another function or the end comes after. */
-static bool at_last_close(const cursor *c, size_t at) {
-    if (at_word(c->text, c->n, at, function_close) <= 0) return false;
+/* Whether the line at `at` ends the function, and nothing but another function (1) or the end (2) comes after. */
+static int at_last_close(const cursor *c, size_t at) {
+    const int close = at_word(c->text, c->n, at, function_close);
+    if (close <= 0) return close;
     at = skip_space(c->text, c->n, at + strlen(function_close));
-    return (at == c->n && c->ended) || (at < c->n && at_word(c->text, c->n, at, function_open) > 0);
+    if (at == c->n) return c->ended ? 2 : -1;
+    return at_word(c->text, c->n, at, function_open);
 }
 
-/* Finds the end of the value that begins at c->at; c->at moves behind it and its closing tag. */
-static tool_call_state find_value_end(cursor *c, json_object *properties, size_t *end) {
-    bool closes = false;
+/* Where the value under way ends that goes on at c->at: COMPLETE, *end is its end and *behind what follows its closing tag.
+ * INCOMPLETE: *end is where it may end. */
+static tool_call_state find_value_end(tool_stream *t, const cursor *c, size_t *end, size_t *behind) {
     for (size_t i = c->at; i < c->n; i++) {
         if (c->text[i] != '<') continue;
-        if (at_word(c->text, c->n, i, parameter_close) > 0) {
-            const size_t behind = i + strlen(parameter_close);
-            const int follower = at_follower(c, behind);
-            if (follower == 0) { /* a part of the value, which will be closed properly then */
-                closes = true;
-                continue;
-            }
-            *end = i;
-            c->at = behind;
-            return follower > 0 ? TOOL_CALL_COMPLETE : TOOL_CALL_INCOMPLETE;
+        *end = *behind = i;
+        const int close = at_word(c->text, c->n, i, parameter_close);
+        if (close < 0) return TOOL_CALL_INCOMPLETE;
+        if (close > 0) {
+            const int follower = at_follower(c, i + strlen(parameter_close));
+            *behind = i + strlen(parameter_close);
+            if (follower) return follower > 0 ? TOOL_CALL_COMPLETE : TOOL_CALL_INCOMPLETE;
+            t->closes = true; /* a part of the value */
+            continue;
         }
-        const bool line_start = i == c->at || c->text[i - 1] == '\n';
-        if (line_start && !closes && i > c->at && (at_known_parameter(c, i, properties) || at_last_close(c, i))) {
-            *end = c->at = i; /* the closing tag is missing */
-            return TOOL_CALL_COMPLETE;
-        }
+        const bool first = i == c->at && t->value_at == 0;
+        if (first || (i == c->at ? t->last : c->text[i - 1]) != '\n') continue;
+        /* Is the closing tag missing?  Where the surroundings were closed right behind </function>, there is no doubt. */
+        const int last = at_last_close(c, i), known = at_known_parameter(t, c, i);
+        if (last == 2 || ((last > 0 || known > 0) && !t->closes)) return TOOL_CALL_COMPLETE;
+        if (last < 0 || (known < 0 && !t->closes)) return TOOL_CALL_INCOMPLETE;
     }
+    *end = *behind = c->n;
     return TOOL_CALL_INCOMPLETE;
 }
 
-/* <parameter=NAME>VALUE</parameter>, c->at behind "<parameter=". */
-static tool_call_state read_parameter(cursor *c, json_object *parameters, json_object *arguments) {
-    size_t name_end, value_end = 0;
-    const int named = read_name(c->text, c->n, c->at, &name_end);
-    if (named <= 0) return named ? TOOL_CALL_INCOMPLETE : TOOL_CALL_MALFORMED;
-    const char *name_start = c->text + c->at;
-    const size_t n_name = name_end - c->at;
-    c->at = name_end + 1;
-    size_t value_start = c->at;
-    const tool_call_state state = find_value_end(c, value_get(parameters, "properties"), &value_end);
-    if (state != TOOL_CALL_COMPLETE) return state;
-    if (value_start < value_end && c->text[value_start] == '\n') value_start++; /* the template's own line ends */
-    if (value_start < value_end && c->text[value_end - 1] == '\n') value_end--;
-    char *name = mem_strndup(name_start, n_name);
-    json_object *value = NULL;
-    bool ok = name && tool_value(parameters, name, c->text + value_start, value_end - value_start, &value);
-    if (ok && json_object_object_add(arguments, name, value) < 0) {
-        json_object_put(value);
-        ok = false;
-    }
-    mem_free(name);
-    return ok ? TOOL_CALL_COMPLETE : TOOL_CALL_NOMEM;
+/* s [n] as the inside of a JSON string. */
+static void print_string(const char *s, size_t n, buffer *json) {
+    buffer quoted = {0};
+    json_append_string(&quoted, s, n);
+    if (quoted.failed)
+        json->failed = true;
+    else
+        buffer_append(json, quoted.data + 1, quoted.n - 2);
+    buffer_free(&quoted);
 }
 
-static tool_call_state read_parameters(cursor *c, json_object *parameters, json_object *arguments) {
+/* More of the value, which is not its end. */
+static void add_value(tool_stream *t, const char *s, size_t n, buffer *json) {
+    if (!n) return;
+    const bool line_end = t->value_at == 0 && *s == '\n'; /* the template's own */
+    t->value_at += n;
+    t->last = s[n - 1];
+    if (line_end) s++, n--;
+    if (!n || t->repeated) return;
+    if (t->printing) {
+        print_string(s, n, json);
+        return;
+    }
+    buffer_append(&t->value, s, n);
+    json->failed |= t->value.failed;
+    if (json->failed || tool_value_may_wait(t->parameters, t->parameter.data, t->value.data, t->value.n)) return;
+    t->printing = true;
+    buffer_append_str(json, "\"");
+    print_string(t->value.data, t->value.n, json);
+    buffer_clear(&t->value);
+}
+
+/* The value ends behind s [n]. */
+static void end_value(tool_stream *t, const char *s, size_t n, buffer *json) {
+    if (n && s[n - 1] == '\n' && !(n == 1 && t->value_at == 0)) n--; /* the template's own */
+    add_value(t, s, n, json);
+    t->state = STREAM_BETWEEN;
+    if (t->repeated) return;
+    if (t->printing) {
+        buffer_append_str(json, "\"");
+        return;
+    }
+    json_object *value = NULL;
+    const char *printed = NULL;
+    size_t n_printed = 0;
+    if (tool_value(t->parameters, t->parameter.data, t->value.n ? t->value.data : "", t->value.n, &value))
+        printed = json_object_to_json_string_length(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &n_printed);
+    if (printed)
+        buffer_append(json, printed, n_printed); /* numbers keep their text */
+    else
+        json->failed = true;
+    json_object_put(value);
+}
+
+/* A parameter begins.  name [n] */
+static void begin_value(tool_stream *t, const char *name, size_t n, buffer *json) {
+    buffer_clear(&t->parameter);
+    buffer_append(&t->parameter, n ? name : "", n);
+    buffer_clear(&t->value);
+    t->state = STREAM_VALUE;
+    t->closes = t->printing = false;
+    t->value_at = 0;
+    const bool first = !t->seen;
+    if (first) t->seen = json_object_new_object();
+    if (!t->seen || t->parameter.failed) {
+        json->failed = true;
+        return;
+    }
+    t->repeated = json_object_object_get_ex(t->seen, t->parameter.data, NULL);
+    if (t->repeated) return;
+    if (json_object_object_add(t->seen, t->parameter.data, NULL)) json->failed = true;
+    if (!first) buffer_append_str(json, ",");
+    json_append_string(json, t->parameter.data, t->parameter.n);
+    buffer_append_str(json, ":");
+    if (!tool_value_may_wait(t->parameters, t->parameter.data, "", 0)) {
+        t->printing = true;
+        buffer_append_str(json, "\"");
+    }
+}
+
+/* ------------------------------------------------------------- a call ---------------------------------------------------- */
+
+void tool_stream_begin(tool_stream *t, const tool_set *set) {
+    t->set = set;
+    t->parameters = NULL;
+    json_object_put(t->seen);
+    t->seen = NULL;
+    t->state = STREAM_HEAD;
+    buffer_clear(&t->name);
+}
+
+static tool_call_state read_head(tool_stream *t, cursor *c, buffer *json) {
+    size_t name = 0, end = 0;
+    bool known;
+    const tool_call_state state = read_function(c->text, c->n, &name, &end);
+    if (state != TOOL_CALL_COMPLETE) return state;
+    buffer_append(&t->name, c->text + name, end - name);
+    json->failed |= t->name.failed;
+    t->parameters = tool_set_find(t->set, c->text + name, end - name, &known);
+    buffer_append_str(json, "{");
+    c->at = end + 1;
+    t->state = STREAM_BETWEEN;
+    return TOOL_CALL_COMPLETE;
+}
+
+/* To the next value, or to the end of the call: COMPLETE, and the state is STREAM_HEAD then. */
+static tool_call_state read_between(tool_stream *t, cursor *c, buffer *json) {
     for (;;) {
         c->at = skip_space(c->text, c->n, c->at);
-        if (c->at == c->n) return c->ended ? TOOL_CALL_COMPLETE : TOOL_CALL_INCOMPLETE;
-        const int tag = at_tag(c->text, c->n, c->at);
-        if (tag <= 0) return tag ? TOOL_CALL_INCOMPLETE : TOOL_CALL_MALFORMED;
-        if (at_word(c->text, c->n, c->at, function_close) > 0) {
-            c->at += strlen(function_close);
+        const bool all = c->at == c->n;
+        const int tag = all ? -1 : at_tag(c->text, c->n, c->at);
+        if (tag < 0 && !(all && c->ended)) return TOOL_CALL_INCOMPLETE;
+        if (tag == 0) return TOOL_CALL_MALFORMED;
+        const bool end = all || at_word(c->text, c->n, c->at, function_close) > 0;
+        if (end) {
+            if (!all) c->at += strlen(function_close);
+            buffer_append_str(json, "}");
+            t->state = STREAM_HEAD;
             return TOOL_CALL_COMPLETE;
         }
         if (at_word(c->text, c->n, c->at, parameter_close) > 0) { /* a closing tag too many */
             c->at += strlen(parameter_close);
             continue;
         }
-        c->at += strlen(parameter_open);
-        const tool_call_state state = read_parameter(c, parameters, arguments);
-        if (state != TOOL_CALL_COMPLETE) return state;
+        const size_t name = c->at + strlen(parameter_open);
+        size_t name_end;
+        const int named = read_name(c->text, c->n, name, &name_end);
+        if (named <= 0) return named ? TOOL_CALL_INCOMPLETE : TOOL_CALL_MALFORMED;
+        begin_value(t, c->text + name, name_end - name, json);
+        c->at = name_end + 1;
+        return TOOL_CALL_COMPLETE;
     }
 }
 
-tool_call_state tool_call_parse(const tool_set *set, const char *text, size_t n, bool ended, tool_call *call) {
-    size_t name = 0, name_end = 0;
-    bool known;
-    tool_call_state state = read_function(text, n, &name, &name_end);
-    if (state != TOOL_CALL_COMPLETE) return state;
-    cursor c = {.text = text, .n = n, .at = name_end + 1, .ended = ended};
-    json_object *arguments = json_object_new_object();
-    if (!arguments) return TOOL_CALL_NOMEM;
-    state = read_parameters(&c, tool_set_find(set, text + name, name_end - name, &known), arguments);
+static tool_call_state read_value(tool_stream *t, cursor *c, buffer *json) {
+    size_t end, behind;
+    const tool_call_state state = find_value_end(t, c, &end, &behind);
     if (state == TOOL_CALL_COMPLETE) {
-        size_t n_json = 0;
-        const char *json = json_object_to_json_string_length(arguments, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE,
-                                                             &n_json); /* numbers keep their text */
-        buffer_clear(&call->name);
-        buffer_clear(&call->arguments);
-        buffer_append(&call->name, text + name, name_end - name);
-        if (json) buffer_append(&call->arguments, json, n_json);
-        if (!json || call->name.failed || call->arguments.failed) state = TOOL_CALL_NOMEM;
-        call->n_text = c.at;
+        end_value(t, c->text + c->at, end - c->at, json);
+        c->at = behind;
+        return state;
     }
-    json_object_put(arguments);
+    if (end > c->at && c->text[end - 1] == '\n') end--; /* may be the template's own */
+    add_value(t, c->text + c->at, end - c->at, json);
+    c->at = end;
     return state;
 }
 
+tool_call_state tool_stream_read(tool_stream *t, const char *text, size_t n, bool ended, size_t *used, buffer *json) {
+    cursor c = {.text = text, .n = n, .ended = ended};
+    tool_call_state state;
+    do {
+        switch (t->state) {
+        case STREAM_HEAD: state = read_head(t, &c, json); break;
+        case STREAM_BETWEEN: state = read_between(t, &c, json); break;
+        default: state = read_value(t, &c, json);
+        }
+        if (json->failed) state = TOOL_CALL_NOMEM;
+    } while (state == TOOL_CALL_COMPLETE && t->state != STREAM_HEAD);
+    *used = c.at;
+    return state;
+}
+
+void tool_stream_close(tool_stream *t, const char *rest, size_t n, buffer *json) {
+    if (t->state == STREAM_VALUE) {
+        const size_t at = n && *rest == '\n'; /* a closing tag may have been read of which was not certain whether it is one */
+        end_value(t, rest, at_word(rest, n, at, parameter_close) > 0 ? at : n, json);
+    }
+    buffer_append_str(json, "}");
+    t->state = STREAM_HEAD;
+}
+
+void tool_stream_free(tool_stream *t) {
+    json_object_put(t->seen);
+    buffer_free(&t->name);
+    buffer_free(&t->parameter);
+    buffer_free(&t->value);
+    *t = (tool_stream){0};
+}
+
+tool_call_state tool_call_parse(const tool_set *set, const char *text, size_t n, bool ended, tool_call *call) {
+    tool_stream_begin(&call->stream, set);
+    buffer_clear(&call->arguments);
+    return tool_stream_read(&call->stream, text, n, ended, &call->n_text, &call->arguments);
+}
+
 void tool_call_free(tool_call *call) {
-    buffer_free(&call->name);
+    tool_stream_free(&call->stream);
     buffer_free(&call->arguments);
     *call = (tool_call){0};
 }

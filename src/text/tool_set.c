@@ -160,8 +160,23 @@ static bool new_string(const char *text, size_t n, json_object **out) {
     return *out != NULL;
 }
 
+static unsigned types_of(json_object *parameters, const char *name) {
+    return schema_types(parameters, value_get(value_get(parameters, "properties"), name), 0);
+}
+
+bool tool_value_may_wait(json_object *parameters, const char *name, const char *text, size_t n) {
+    const unsigned types = types_of(parameters, name);
+    if (types && !(types & TYPE_STRING)) return true;
+    if (!(types & TYPE_NULL)) return false;
+    size_t from = 0, to = n;
+    while (from < n && strchr(" \t\r\n", text[from]) && text[from]) from++;
+    while (to > from && strchr(" \t\r\n", text[to - 1]) && text[to - 1]) to--;
+    const size_t word = to - from;
+    return word < 4 ? to == n && strncasecmp(text + from, "null", word) == 0 : word == 4 && strncasecmp(text + from, "null", 4) == 0;
+}
+
 bool tool_value(json_object *parameters, const char *name, const char *text, size_t n, json_object **out) {
-    const unsigned types = schema_types(parameters, value_get(value_get(parameters, "properties"), name), 0);
+    const unsigned types = types_of(parameters, name);
     const char *s = text;
     size_t m = n;
     while (m && strchr(" \t\r\n", *s) && *s) s++, m--;

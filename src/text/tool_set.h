@@ -18,6 +18,10 @@ json_object *tool_set_find(const tool_set *set, const char *name, size_t n, bool
 /* Some tool's name begins with name [n]. */
 bool tool_set_has_prefix(const tool_set *set, const char *name, size_t n);
 
+/* Whether text [n], the beginning of a value of parameter `name`, does not tell yet how it will be printed: true of all that admits no
+ * string, and of what may become null.  If not, it is a string whatever follows. */
+bool tool_value_may_wait(json_object *parameters, const char *name, const char *text, size_t n);
+
 /* The value of parameter `name` as the model wrote it (text [n]) → a JSON value by the types that its schema admits: a string stays as
  * it is where strings are admitted or nothing is known; else JSON, and what is no JSON is a string after all.  false: out of memory. */
 bool tool_value(json_object *parameters, const char *name, const char *text, size_t n, json_object **out);

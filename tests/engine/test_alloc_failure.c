@@ -40,7 +40,7 @@ static void on_event(void *user, const calla_event *event) {
     if (event->kind == CALLA_EVENT_TOKEN && !event->is_stop && !a->status)
         a->status = calla_answer_push(a->answer, event->id, &stopped, NULL);
     if (event->kind == CALLA_EVENT_DONE && !a->status)
-        a->status = event->error ? event->error->status : calla_answer_finish(a->answer, NULL);
+        a->status = event->error ? event->error->status : calla_answer_finish(a->answer, true, NULL);
 }
 
 static calla_status ask(calla_engine *engine, answer_text *a) {

@@ -106,7 +106,7 @@ static void push_text(calla_answer *answer, const char *s, size_t n, bool bytes)
 }
 
 /* Returns how many letters of plain text were fed. */
-static size_t run(const calla_answer_options *options, const char *s, size_t n, bool bytes) {
+static size_t run(const calla_answer_options *options, const char *s, size_t n, bool bytes, bool cut) {
     calla_answer *answer;
     calla_error err;
     size_t letters = 0, start = 0, i = 0;
@@ -126,7 +126,7 @@ static size_t run(const calla_answer_options *options, const char *s, size_t n, 
     }
     push_text(answer, s + start, n - start, bytes);
     letters += count_letters(s + start, n - start);
-    require(calla_answer_finish(answer, &err) == CALLA_OK, "finish failed");
+    require(calla_answer_finish(answer, cut, &err) == CALLA_OK, "finish failed");
     calla_answer_close(answer);
     return letters;
 }
@@ -142,9 +142,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     options.stop = stop;
     options.n_stop = flags & 4 ? 3 : 0;
     options.user = &first;
-    const size_t letters = run(&options, (const char *)data + 1, n - 1, true);
+    const size_t letters = run(&options, (const char *)data + 1, n - 1, true, flags & 16);
     options.user = &second;
-    run(&options, (const char *)data + 1, n - 1, false);
+    run(&options, (const char *)data + 1, n - 1, false, flags & 16);
     require(first.all.n == second.all.n && (!first.all.n || !memcmp(first.all.data, second.all.data, first.all.n)),
             "two cuttings, two outcomes");
     if (first.calls == 0 && options.n_stop == 0) /* a </think> in letters may be taken */

@@ -113,7 +113,7 @@ static calla_ids cut_script(const char *script, size_t n, cutting cut) {
     return ids;
 }
 
-static char *run(const calla_ids *ids, calla_answer_options options, bool *stopped) {
+static char *run(const calla_ids *ids, calla_answer_options options, bool cut, bool *stopped) {
     transcript t = {.last = -1};
     calla_answer *answer;
     calla_error err;
@@ -123,23 +123,34 @@ static char *run(const calla_ids *ids, calla_answer_options options, bool *stopp
     if (calla_answer_open(text, &options, &answer, &err)) fail_msg("%s", err.message);
     for (size_t i = 0; i < ids->n; i++)
         if (calla_answer_push(answer, ids->ids[i], &now, &err)) fail_msg("%s", err.message);
-    assert_int_equal(calla_answer_finish(answer, &err), CALLA_OK);
+    assert_int_equal(calla_answer_finish(answer, cut, &err), CALLA_OK);
     calla_answer_close(answer);
+    if (cut && (t.last == CALLA_PIECE_CALL || t.last == CALLA_PIECE_ARGUMENTS)) buffer_append_str(&t.b, "...");
     if (stopped) *stopped = now;
     return buffer_take(&t.b);
 }
 
-static void expect_n(const char *script, size_t n, calla_answer_options options, const char *expected, bool stops) {
+static void expect_end(const char *script, size_t n, calla_answer_options options, bool ends_cut, const char *expected, bool stops) {
     for (int i = 0; i < 24; i++) {
         const cutting cut = i == 0 ? CUT_AS_TOKENIZED : i == 1 ? CUT_BYTES : CUT_RANDOM;
         calla_ids ids = cut_script(script, n, cut);
         bool stopped;
-        char *got = run(&ids, options, &stopped);
+        char *got = run(&ids, options, ends_cut, &stopped);
         if (strcmp(got, expected) != 0) fail_msg("cutting %d of\n%s\nexpected\n%s\ngot\n%s", i, script, expected, got);
         assert_int_equal(stopped, stops);
         mem_free(got);
         free(ids.ids);
     }
+}
+
+static void expect_n(const char *script, size_t n, calla_answer_options options, const char *expected, bool stops) {
+    expect_end(script, n, options, false, expected, stops);
+}
+
+/* The answer is not ended by the model.  "..." stands for a call without its end. */
+static void expect_cut(const char *script, bool thinking, const char *expected) {
+    const calla_answer_options options = {.thinking = thinking, .tools_json = tools};
+    expect_end(script, strlen(script), options, true, expected, false);
 }
 
 static void expect(const char *script, bool thinking, bool with_tools, const char *expected) {
@@ -234,7 +245,70 @@ static void slightly_wrong_calls_are_understood(void **state) {
     expect("<tools>\n" PARIS "</tools>", false, true, "C:<tools>|" PARIS_OUT "|C:</tools>");
     expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nA\n</parameter>\n<parameter=city>\nB\n</parameter>\n</function>\n</"
            "tool_call>",
-           false, true, "T:get_weather {\"city\":\"B\"}");
+           false, true, "T:get_weather {\"city\":\"A\"}");
+}
+
+/* What has been told cannot be taken back: what does not fit closes the call and is text. */
+static void begun_calls_are_repaired(void **state) {
+    (void)state;
+    expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nPar", false, true, "T:get_weather {\"city\":\"Par\"}");
+    expect("hm\n<tool_call>\n<function=get_weather>\n<parameter=city>\nPar", true, true, "R:hm|T:get_weather {\"city\":\"Par\"}");
+    expect("<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n", false, true, "T:get_weather {\"days\":3}");
+    expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n", false, true, PARIS_OUT);
+    expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<param", false, true, PARIS_OUT);
+    expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\nwhat\n</function>\n</tool_call>.", false, true,
+           "T:get_weather {\"city\":\"Paris\\n</parameter>\\nwhat\"}|C:.");
+    expect("<tool_call>\n<function=get_weather>\n<parameter=ci\nty>\nParis\n</parameter>\n</function>\n</tool_call>", false, true,
+           "T:get_weather {}|C:<parameter=ci\nty>\nParis\n</parameter>\n</function>\n</tool_call>");
+    expect("<tool_call>\n" PARIS "\1</tool_call>\nBye.", false, true, PARIS_OUT "|C:Bye.");
+    expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n\1</tool_call>", false, true,
+           "T:get_weather {\"city\":\"Paris\\n</parameter>\\n</tool_call>\"}");
+}
+
+/* A call that a limit cut short must not look whole: half a file is not what the model meant to write. */
+static void a_cut_call_stays_open(void **state) {
+    (void)state;
+    expect_cut("<tool_call>\n<function=get_weather>\n<parameter=city>\nPar", false, "T:get_weather {\"city\":\"Par...");
+    expect_cut("<tool_call>\n<function=get_weather>\n<parameter=city>\nPar\n", false, "T:get_weather {\"city\":\"Par...");
+    expect_cut("<tool_call>\n<function=get_weather>\n<parameter=days>\n3", false, "T:get_weather {\"days\":...");
+    expect_cut("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n", false, "T:get_weather {\"city\":\"Paris...");
+    expect_cut("hm\n<tool_call>\n<function=get_weather>\n<parameter=city>\nPar", true, "R:hm|T:get_weather {\"city\":\"Par...");
+    expect_cut("<tool_call>\n" PARIS, false, PARIS_OUT);
+    expect_cut("<tool_call>\n" PARIS "<func", false, PARIS_OUT);
+    expect_cut("<tool_call>\n<func", false, "C:<tool_call>\n<func");
+}
+
+/* A call's name and the letters of its strings are told as soon as they are certain. */
+static void arguments_come_as_they_are_made(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *out;
+    } steps[] = {{"\n<function=write_file>\n", ""},
+                 {"<parameter=path>", "T:write_file {\"path\":\""},
+                 {"\na.c", "T:write_file {\"path\":\"a.c"},
+                 {"\n</parameter>\n", "T:write_file {\"path\":\"a.c"}, /* it may be part of the path */
+                 {"<parameter=content>\n", "T:write_file {\"path\":\"a.c\",\"content\":\""},
+                 {"int\n", "T:write_file {\"path\":\"a.c\",\"content\":\"int"},
+                 {"x", "T:write_file {\"path\":\"a.c\",\"content\":\"int\\nx"},
+                 {"\n", "T:write_file {\"path\":\"a.c\",\"content\":\"int\\nx"},
+                 {"</par", "T:write_file {\"path\":\"a.c\",\"content\":\"int\\nx"},
+                 {"t>\"", "T:write_file {\"path\":\"a.c\",\"content\":\"int\\nx\\n</part>\\\""},
+                 {"\n</parameter>\n</function>", "T:write_file {\"path\":\"a.c\",\"content\":\"int\\nx\\n</part>\\\"\"}"}};
+    transcript t = {.last = -1};
+    calla_answer *answer;
+    calla_error err;
+    const calla_answer_options options = {.piece = record, .user = &t, .tools_json = tools};
+    buffer_append_str(&t.b, "");
+    assert_int_equal(calla_answer_open(text, &options, &answer, &err), CALLA_OK);
+    assert_int_equal(calla_answer_push(answer, tokenizer_find_added(text->tokenizer, "<tool_call>"), NULL, &err), CALLA_OK);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        for (const char *p = steps[i].text; *p; p++)
+            assert_int_equal(calla_answer_push(answer, byte_id[(unsigned char)*p], NULL, &err), CALLA_OK);
+        assert_string_equal(t.b.data, steps[i].out);
+    }
+    assert_int_equal(t.last, CALLA_PIECE_CALL_END);
+    calla_answer_close(answer);
+    buffer_free(&t.b);
 }
 
 /* Tags within a value are part of it unless what follows fits. */
@@ -255,14 +329,8 @@ static void what_is_no_call_is_content(void **state) {
            "C:<tool_call>\n{\"name\": \"get_weather\"}\n</tool_call>\nBye.");
     expect("<tool_call>\n</tool_call>", false, true, "C:<tool_call>\n</tool_call>");
     expect("<tool_call>\n<function=>\n</function>\n</tool_call>", false, true, "C:<tool_call>\n<function=>\n</function>\n</tool_call>");
-    expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nPar", false, true,
-           "C:<tool_call>\n<function=get_weather>\n<parameter=city>\nPar");
-    expect("hm\n<tool_call>\n<function=get_weather>\n<parameter=city>\nPar", true, true,
-           "R:hm|C:<tool_call>\n<function=get_weather>\n<parameter=city>\nPar");
     expect("<tool_call>\n<function=get_weather>\nwhat\n</function>\n</tool_call>.", false, true,
            "C:<tool_call>\n<function=get_weather>\nwhat\n</function>\n</tool_call>.");
-    expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\nwhat\n</function>\n</tool_call>.", false, true,
-           "C:<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\nwhat\n</function>\n</tool_call>.");
     expect("<tool_call>\n" PARIS "what\n</tool_call>\nBye.", false, true, PARIS_OUT "|C:what\n</tool_call>\nBye.");
     expect("<tool_call>", false, true, "C:<tool_call>");
     expect("a <tool_call", false, true, "C:a <tool_call");
@@ -364,7 +432,7 @@ static void text_is_held_no_longer_than_needed(void **state) {
         assert_string_equal(t.b.data, steps[i][1]);
     }
     assert_int_equal(calla_answer_push(answer, 1 << 30, &stopped, &err), CALLA_E_ARGUMENT);
-    assert_int_equal(calla_answer_finish(answer, &err), CALLA_OK);
+    assert_int_equal(calla_answer_finish(answer, false, &err), CALLA_OK);
     assert_string_equal(t.b.data, "C:aENx y\xC3\xA9<EE");
     assert_int_equal(calla_answer_push(answer, byte_id['z'], &stopped, &err), CALLA_OK); /* after the end: nothing */
     assert_string_equal(t.b.data, "C:aENx y\xC3\xA9<EE");
@@ -410,7 +478,7 @@ static void any_end_is_a_good_end(void **state) {
         char *first = NULL;
         for (int i = 0; i < 4; i++) {
             calla_ids ids = cut_script(script, n, i ? CUT_RANDOM : CUT_BYTES);
-            char *got = run(&ids, options, NULL);
+            char *got = run(&ids, options, n % 2, NULL);
             if (!first)
                 first = got;
             else {
@@ -466,7 +534,7 @@ static void survives_failing_allocations(void **state) {
         mem_set_failure(fail_at, &bad);
         calla_status status = calla_answer_open(text, &options, &answer, &err);
         for (size_t k = 0; !status && k < ids.n; k++) status = calla_answer_push(answer, ids.ids[k], NULL, &err);
-        if (!status) status = calla_answer_finish(answer, &err);
+        if (!status) status = calla_answer_finish(answer, false, &err);
         calla_answer_close(answer);
         const bool failed = mem_allocations() > bad;
         mem_set_failure(NULL, NULL);
@@ -508,6 +576,9 @@ int main(void) {
         cmocka_unit_test(tool_calls_are_delivered_whole),
         cmocka_unit_test(a_call_may_open_within_reasoning),
         cmocka_unit_test(slightly_wrong_calls_are_understood),
+        cmocka_unit_test(begun_calls_are_repaired),
+        cmocka_unit_test(a_cut_call_stays_open),
+        cmocka_unit_test(arguments_come_as_they_are_made),
         cmocka_unit_test(values_may_hold_tags),
         cmocka_unit_test(what_is_no_call_is_content),
         cmocka_unit_test(arguments_have_the_types_of_the_schema),
