@@ -7,6 +7,8 @@
 #include "server/chat.h"
 #include "server/messages.h"
 #include "server/responses.h"
+#include "server/text_completion.h"
+#include "server/text_routes.h"
 
 typedef struct route {
     const char *path;
@@ -22,6 +24,10 @@ static const route routes[] = {
     {"/v1/messages", false, VERB_POST, "POST", &messages_dialect, NULL},
     {"/v1/messages/count_tokens", false, VERB_POST, "POST", &messages_count_dialect, NULL},
     {"/v1/responses", false, VERB_POST, "POST", &responses_dialect, NULL},
+    {"/v1/completions", false, VERB_POST, "POST", &text_completion_dialect, NULL},
+    {"/tokenize", false, VERB_POST, "POST", &tokenize_dialect, NULL},
+    {"/detokenize", false, VERB_POST, "POST", &detokenize_dialect, NULL},
+    {"/apply-template", false, VERB_POST, "POST", &apply_template_dialect, NULL},
     {"/v1/models", false, VERB_GET, "GET, HEAD", NULL, models_handle_list},
     {"/v1/models/", true, VERB_GET, "GET, HEAD", NULL, models_handle_one},
     {"/", false, VERB_GET, "GET, HEAD", NULL, root_handle},

@@ -1,0 +1,222 @@
+/* POST /v1/completions on a scripted engine: forms of prompts and answers, log-probabilities, refusals. */
+#include "unit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "harness.h"
+
+#define PATH "/v1/completions"
+#define SAY(text) "<|im_start|>user\\n" text "<|im_end|>" /* what the scripted engine answers */
+
+static harness h;
+
+static int setup(void **state) {
+    (void)state;
+    harness_open(&h, NULL, NULL);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    harness_close(&h);
+    return 0;
+}
+
+static json_object *post(const char *body, int status, reply *r) {
+    harness_post_to(&h, PATH, body, r);
+    if (r->status != status) fail_msg("%s: %d %s", body, r->status, r->body.data ? r->body.data : "");
+    return reply_json_body(r);
+}
+
+static void close_reply(json_object *tree, reply *r) {
+    json_object_put(tree);
+    reply_free(r);
+}
+
+/* The texts of a stream's first choice put together; events: how many had the choice. */
+static char *streamed_text(const char *body, size_t *events, char *finish, size_t cap) {
+    reply r;
+    buffer text = {0};
+    buffer_append_str(&text, "");
+    harness_post_to(&h, PATH, body, &r);
+    assert_int_equal(r.status, 200);
+    bool done = false;
+    *events = 0;
+    *finish = 0;
+    for (char *line = r.body.data, *end; line && *line; line = end + 1) {
+        end = strchr(line, '\n');
+        assert_non_null(end);
+        *end = 0;
+        if (strncmp(line, "data: ", 6) != 0) continue;
+        done = !strcmp(line, "data: [DONE]");
+        if (done) continue;
+        json_object *event = NULL;
+        if (json_parse(line + 6, strlen(line + 6), "event", &event, NULL)) fail_msg("no JSON: %s", line);
+        if (json_int(event, "choices.0.index") == 0) {
+            ++*events;
+            buffer_append_str(&text, json_str(event, "choices.0.text"));
+            if (*json_str(event, "choices.0.finish_reason")) snprintf(finish, cap, "%s", json_str(event, "choices.0.finish_reason"));
+        }
+        json_object_put(event);
+    }
+    assert_true(done);
+    reply_free(&r);
+    return buffer_take(&text);
+}
+
+static void test_an_answer(void **state) {
+    (void)state;
+    reply r;
+    json_object *tree = post("{\"model\":\"m\",\"prompt\":\"" SAY("one \\ud83e\\udd80 two") "\"}", 200, &r);
+    assert_string_equal(json_str(tree, "object"), "text_completion");
+    assert_int_equal(strncmp(json_str(tree, "id"), "cmpl-", 5), 0);
+    assert_string_equal(json_str(tree, "model"), "m");
+    assert_string_equal(json_str(tree, "choices.0.text"), "one \xF0\x9F\xA6\x80 two");
+    assert_string_equal(json_str(tree, "choices.0.finish_reason"), "stop");
+    assert_null(json_at(tree, "choices.0.logprobs"));
+    assert_int_equal(json_int(tree, "usage.total_tokens"),
+                     json_int(tree, "usage.prompt_tokens") + json_int(tree, "usage.completion_tokens"));
+    close_reply(tree, &r);
+    size_t events;
+    char finish[16],
+        *text = streamed_text("{\"stream\":true,\"prompt\":\"" SAY("one \\ud83e\\udd80 two") "\"}", &events, finish, sizeof finish);
+    assert_string_equal(text, "one \xF0\x9F\xA6\x80 two");
+    assert_string_equal(finish, "stop");
+    assert_true(events > 3);
+    mem_free(text);
+}
+
+/* Thoughts and calls are plain text here. */
+static void test_text_is_left_alone(void **state) {
+    (void)state;
+    reply r;
+    json_object *tree = post("{\"prompt\":\"" SAY("<think>a</think>b<tool_call>c</tool_call>") "\",\"enable_thinking\":true}", 200, &r);
+    char header[256];
+    assert_string_equal(json_str(tree, "choices.0.text"), "<think>a</think>b<tool_call>c</tool_call>");
+    assert_string_equal(reply_header(&r, "x-calla-ignored", header), "enable_thinking");
+    close_reply(tree, &r);
+}
+
+static void test_several_prompts_and_answers(void **state) {
+    (void)state;
+    reply r;
+    json_object *tree = post("{\"prompt\":[\"" SAY("@choice a") "\",\"" SAY("@choice b") "\"],\"n\":2,\"echo\":true}", 200, &r);
+    static const char *const want[] = {"<|im_start|>user\n@choice a<|im_end|>0:a", "<|im_start|>user\n@choice a<|im_end|>1:a",
+                                       "<|im_start|>user\n@choice b<|im_end|>2:b", "<|im_start|>user\n@choice b<|im_end|>3:b"};
+    for (int i = 0; i < 4; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "choices.%d.text", i);
+        assert_string_equal(json_str(tree, path), want[i]);
+    }
+    close_reply(tree, &r);
+}
+
+static void test_token_ids_are_a_prompt(void **state) {
+    (void)state;
+    reply r;
+    harness_post_to(&h, "/tokenize", "{\"content\":\"" SAY("ids") "\"}", &r);
+    json_object *tokens = reply_json_body(&r);
+    buffer body = {0};
+    buffer_printf(&body, "{\"echo\":true,\"prompt\":%s}", json_object_to_json_string(json_at(tokens, "tokens")));
+    close_reply(tokens, &r);
+    json_object *tree = post(body.data, 200, &r);
+    assert_string_equal(json_str(tree, "choices.0.text"), "<|im_start|>user\nids<|im_end|>ids");
+    close_reply(tree, &r);
+    buffer_free(&body);
+    size_t events;
+    char finish[16], *text = streamed_text("{\"stream\":true,\"echo\":true,\"prompt\":[\"" SAY("x") "\"]}", &events, finish, sizeof finish);
+    assert_string_equal(text, "<|im_start|>user\nx<|im_end|>x");
+    mem_free(text);
+}
+
+static void test_no_tokens_at_all(void **state) {
+    (void)state;
+    reply r;
+    json_object *tree = post("{\"prompt\":[\"a\",\"b\"],\"max_tokens\":0,\"echo\":true}", 200, &r);
+    assert_string_equal(json_str(tree, "choices.1.text"), "b");
+    assert_int_equal(json_int(tree, "usage.completion_tokens"), 0);
+    close_reply(tree, &r);
+}
+
+static void test_stop_strings_and_limits(void **state) {
+    (void)state;
+    reply r;
+    json_object *tree = post("{\"prompt\":\"" SAY("The quick brown fox") "\",\"stop\":\"k bro\"}", 200, &r);
+    assert_string_equal(json_str(tree, "choices.0.text"), "The quic");
+    assert_string_equal(json_str(tree, "choices.0.finish_reason"), "stop");
+    close_reply(tree, &r);
+    tree = post("{\"prompt\":\"" SAY("@endless a") "\",\"max_tokens\":3}", 200, &r);
+    assert_string_equal(json_str(tree, "choices.0.finish_reason"), "length");
+    assert_int_equal(json_int(tree, "usage.completion_tokens"), 3);
+    close_reply(tree, &r);
+}
+
+static void test_log_probabilities(void **state) {
+    (void)state;
+    reply r;
+    json_object *tree = post("{\"prompt\":\"" SAY("one \\ud83e\\udd80 two") "\",\"logprobs\":2}", 200, &r);
+    json_object *l = json_at(tree, "choices.0.logprobs");
+    const size_t n = json_object_array_length(json_at(l, "tokens"));
+    assert_int_equal(json_object_array_length(json_at(l, "token_logprobs")), n);
+    assert_int_equal(json_object_array_length(json_at(l, "top_logprobs")), n);
+    assert_int_equal(json_object_array_length(json_at(l, "text_offset")), n);
+    assert_string_equal(json_str(l, "tokens.0"), "one");
+    assert_int_equal(strncmp(json_str(l, "tokens.1"), "bytes:\\x20\\xf0", 14), 0); /* a part of the crab */
+    char path[32];
+    snprintf(path, sizeof path, "text_offset.%zu", n - 1);
+    assert_int_equal(json_int(l, path), 5); /* " two" behind five characters */
+    assert_int_equal(json_object_object_length(json_at(l, "top_logprobs.0")), 2);
+    close_reply(tree, &r);
+}
+
+static void test_a_failure_in_a_stream(void **state) {
+    (void)state;
+    reply r;
+    harness_post_to(&h, PATH, "{\"stream\":true,\"prompt\":\"" SAY("@fail=2 a b c d") "\"}", &r);
+    assert_non_null(strstr(r.body.data, "data: {\"error\":{\"message\":\"the scripted device failed\""));
+    assert_null(strstr(r.body.data, "[DONE]"));
+    reply_free(&r);
+}
+
+static void test_refusals_name_the_field(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *param;
+    } cases[] = {
+        {"{}", "prompt"},
+        {"{\"prompt\":{}}", "prompt"},
+        {"{\"prompt\":\"\"}", "prompt"},
+        {"{\"prompt\":[]}", "prompt"},
+        {"{\"prompt\":[true]}", "prompt"},
+        {"{\"prompt\":[\"a\",7]}", "prompt"},
+        {"{\"prompt\":[1,99999999]}", "prompt"},
+        {"{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix"},
+        {"{\"prompt\":\"a\",\"best_of\":3}", "best_of"},
+        {"{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", "echo"},
+        {"{\"prompt\":\"a\",\"logprobs\":21}", "logprobs"},
+        {"{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":0}", "max_tokens"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        reply r;
+        json_object *tree = post(cases[i].body, 400, &r);
+        assert_string_equal(json_str(tree, "error.param"), cases[i].param);
+        close_reply(tree, &r);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_answer),
+        cmocka_unit_test(test_text_is_left_alone),
+        cmocka_unit_test(test_several_prompts_and_answers),
+        cmocka_unit_test(test_token_ids_are_a_prompt),
+        cmocka_unit_test(test_no_tokens_at_all),
+        cmocka_unit_test(test_stop_strings_and_limits),
+        cmocka_unit_test(test_log_probabilities),
+        cmocka_unit_test(test_a_failure_in_a_stream),
+        cmocka_unit_test(test_refusals_name_the_field),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
