@@ -9,6 +9,9 @@ const backend_vtable *const backend_list[] = {&cpu_vtable,
 #ifdef CALLA_CUDA
                                               &cuda_vtable, /* after cpu, since a build with it also runs on machines without a card */
 #endif
+#ifdef CALLA_METAL
+                                              &metal_vtable, /* after cpu until it has run on Apple hardware */
+#endif
                                               &ref_vtable, NULL};
 
 const backend_vtable *backend_find(const char *name) {
