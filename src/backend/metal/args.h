@@ -160,7 +160,7 @@ METAL_SIZE(metal_experts_args, 264);
 enum { METAL_EXPERT_OUTPUTS = 8, METAL_TG_EXPERTS_IN = 512 };
 /* step_experts_out_{q4,q8,b16}_{r1,r8}: stage expert_out: residual[r][o] += Σ_i weight[r][i] · (down_e places[r][i]) + shared_weight[r] · (shared_down
  * shared[r]).  The instance is the format of `down`; shared_down's is a branch.
- * grid (⌈hidden / METAL_DOWN_OUTPUTS⌉), METAL_LINEAR_THREADS threads; METAL_TG_EXPERTS_OUT bytes for _r8, none for _r1. */
+ * grid (⌈hidden / METAL_DOWN_OUTPUTS⌉), METAL_LINEAR_THREADS threads, METAL_TG_EXPERTS_OUT bytes. */
 enum { METAL_DOWN_OUTPUTS = 16, METAL_TG_EXPERTS_OUT = 2048 };
 
 /* step_gdn: convolution, delta rule; rows one after the other, for each segment with first ≤ rows < beyond (metal_gdn_args).  Stage mixer.

@@ -28,6 +28,8 @@ static inline uint16_t float_to_bf16(float f) {
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 static inline float silu(float x) { return x / (1.0f + exp(-x)); }
+static inline float4 sigmoid(float4 x) { return 1.0f / (1.0f + exp(-x)); }
+static inline float4 silu(float4 x) { return x / (1.0f + exp(-x)); }
 
 /* log(1 + e) for 0 <= e <= 1 by 2·artanh(e / (2 + e)).  Metal has no log1p, and log(1 + e) loses a small e, on which a head's memory of
  * thousands of tokens rests. */
