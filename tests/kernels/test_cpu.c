@@ -16,7 +16,7 @@
 #include "support/guard.h"
 #include "unit.h"
 
-enum { MAX_COLS = 2048, MAX_ROWS = 40, WIDE = 20, MATRICES = 2 };
+enum { MAX_COLS = 2048, MAX_ROWS = 40, WIDE = 67, MATRICES = 2 };
 
 static const cpu_kernels *k;
 static uint64_t random_state;
@@ -113,19 +113,20 @@ static void check_linear(uint32_t cols, int what, bool q8, guard_side side) {
             }
         }
     }
-    static const uint32_t ns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_ROWS};
+    static const uint32_t ns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_ROWS}, counts[] = {1, 2, 3, 16, 17, 32, 33, 63, CPU_WIDE};
     uint32_t list[MAX_ROWS];
     for (uint32_t i = 0; i < MAX_ROWS; i++) list[i] = (i * 7 + 3) % MAX_ROWS;
     for (size_t c = 0; c < sizeof ns / sizeof *ns; c++) {
         const uint32_t n = ns[c];
-        float *acc = guard_alloc((size_t)n * CPU_PANEL * 4, side);
-        for (uint32_t count = 1; count <= CPU_PANEL; count += count < 3 ? 1 : 13)
+        float *acc = guard_alloc((size_t)n * CPU_WIDE * 4, side);
+        for (size_t t = 0; t < sizeof counts / sizeof *counts; t++)
             for (int listed = 0; listed < 2; listed++) {
+                const uint32_t count = counts[t];
                 k->linear(&w.m, which, offset, count, &x, listed ? list : NULL, n, q8, acc);
                 for (uint32_t i = 0; i < n; i++)
                     for (uint32_t j = 0; j < count; j++) {
                         const uint32_t r = listed ? list[i] : i;
-                        assert_close((double)acc[(size_t)i * CPU_PANEL + j], want[offset + j][r], cols, magnitude[offset + j][r]);
+                        assert_close((double)acc[(size_t)i * CPU_WIDE + j], want[offset + j][r], cols, magnitude[offset + j][r]);
                     }
             }
     }

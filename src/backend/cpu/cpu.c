@@ -50,8 +50,8 @@ static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, u
     const uint64_t rows_of = take(&at, places * 4);
     const uint64_t first = take(&at, ((uint64_t)s->experts + 1) * 4);
     const uint64_t partial = take(&at, cpu_attention_partial_bytes(s, n));
-    /* of one thread: two panels of all rows, q and k of all rows of a head, what attention wants, one vector */
-    uint64_t thread_bytes = 2 * rows * max_u32(CPU_PANEL, GDN_HEAD_DIM) * 4;
+    /* of one thread: 64 outputs of two matrices of all rows, q and k of all rows of a head, what attention wants, one vector */
+    uint64_t thread_bytes = 2 * rows * max_u32(CPU_WIDE, GDN_HEAD_DIM) * 4;
     if (thread_bytes < cpu_attention_thread_bytes(s)) thread_bytes = cpu_attention_thread_bytes(s);
     if (thread_bytes < (uint64_t)input * 4) thread_bytes = (uint64_t)input * 4;
     thread_bytes = (thread_bytes + ALIGN - 1) / ALIGN * ALIGN;

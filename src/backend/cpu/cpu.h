@@ -1,7 +1,7 @@
 /* cpu.h: the CPU backend: weights read in place from the map, one pool of threads that meets once per stage or twice.
  *
- * Activations are f32; what a matrix multiplies is made ready once per stage (cpu_x) and shared by all outputs.  Outputs are computed in
- * panels of 16; who writes a value is one thread, and sums over experts are in order of expert index, so results do not depend on how
+ * Activations are f32; what a matrix multiplies is made ready once per stage (cpu_x) and shared by all outputs.  Outputs are computed up to
+ * 64 at once; who writes a value is one thread, and sums over experts are in order of expert index, so results do not depend on how
  * tasks fall to threads. */
 #ifndef CALLA_BACKEND_CPU_CPU_H
 #define CALLA_BACKEND_CPU_CPU_H

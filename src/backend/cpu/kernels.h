@@ -5,12 +5,15 @@
 #ifndef CALLA_BACKEND_CPU_KERNELS_H
 #define CALLA_BACKEND_CPU_KERNELS_H
 
+#include <string.h>
+
 #include "backend/backend.h"
 #include "backend/cpu/peak.h"
 
 enum {
     CPU_GROUP = 64, /* inputs that share a scale in the matrices that have fast kernels */
-    CPU_PANEL = 16  /* outputs that one call of `linear` computes */
+    CPU_PANEL = 16, /* outputs that kernels compute together, at least */
+    CPU_WIDE = 64   /* at most, in one call of `linear` */
 };
 
 /* Rows of activations made ready for `linear`.  Within each group of 64 inputs the even ones come first, then the odd ones, since the
@@ -50,10 +53,10 @@ typedef struct cpu_kernels {
     const cpu_peak *peak; /* what its instructions can do at most, for calla bench */
     bool has_q8;          /* linear takes q8 */
 
-    /* acc[i][j] = Σ_k W[first + j][k] x[list[i]][k] for i < n, j < count ≤ 16; W: matrix `which` of m, group 64, 4 bits.  list NULL:
-     * rows 0 … n-1.  q8: use x->q8, else x->f32. */
+    /* acc[i][j] = Σ_k W[first + j][k] x[list[i]][k] for i < n, j < count ≤ 64; W: matrix `which` of m, group 64, 4 bits.  list NULL:
+     * rows 0 … n-1.  q8: use x->q8, else x->f32.  What stands in acc behind count is undefined. */
     void (*linear)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                   bool q8, float *acc /* [n][16] */);
+                   bool q8, float *acc /* [n][64] */);
     /* out [cols]: one row of any matrix, widened */
     void (*weight_row)(const weight_mat *m, uint32_t which, uint32_t row, float *out);
     float (*dot)(const float *a, const float *b, uint32_t n);
@@ -67,6 +70,11 @@ typedef struct cpu_kernels {
 
     const cpu_mixers *mixer;
 } cpu_kernels;
+
+/* acc[i][0 … count - 1] ← 0 */
+static inline void cpu_clear(float *acc, uint32_t n, uint32_t count) {
+    for (uint32_t i = 0; i < n; i++) memset(acc + (size_t)i * CPU_WIDE, 0, count * sizeof *acc);
+}
 
 extern const cpu_kernels cpu_kernels_c;
 #if defined(__x86_64__)

@@ -16,7 +16,7 @@ static void linear_c(const weight_mat *m, uint32_t which, uint32_t first, uint32
         const uint64_t row = (uint64_t)which * m->rows + first + j;
         const uint8_t *codes = m->codes + row * weight_row_bytes(m), *scales = m->scales + row * groups * 2,
                       *biases = m->biases + row * groups * 2;
-        for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL + j] = 0;
+        for (uint32_t i = 0; i < n; i++) acc[(size_t)i * CPU_WIDE + j] = 0;
         for (uint32_t g = 0; g < groups; g++, codes += CPU_GROUP / 2) {
             float w[CPU_GROUP];
             const float scale = load_bf16(scales + 2 * (size_t)g), bias = load_bf16(biases + 2 * (size_t)g);
@@ -25,7 +25,7 @@ static void linear_c(const weight_mat *m, uint32_t which, uint32_t first, uint32
                 w[k + CPU_GROUP / 2] = scale * (float)(codes[k] >> 4) + bias;
             }
             for (uint32_t i = 0; i < n; i++)
-                acc[i * CPU_PANEL + j] += ref_dot(w, x->f32 + (size_t)(list ? list[i] : i) * x->cols + g * CPU_GROUP, CPU_GROUP);
+                acc[(size_t)i * CPU_WIDE + j] += ref_dot(w, x->f32 + (size_t)(list ? list[i] : i) * x->cols + g * CPU_GROUP, CPU_GROUP);
         }
     }
 }

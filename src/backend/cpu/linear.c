@@ -1,4 +1,4 @@
-/* linear.c: matrices over the pool: jobs cut into tasks of consecutive outputs, each computed in panels of 16.
+/* linear.c: matrices over the pool: jobs cut into tasks of consecutive outputs, each computed up to 64 at once.
  *
  * With few rows a task is memory being read, and the kernels fetch ahead of themselves: a task of TASK_BYTES spends little of its time on
  * the first of them, which nothing fetched, and little of what the last ones fetch is for another thread.  With many rows a task is
@@ -52,7 +52,7 @@ static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, u
     for (uint32_t j = 0; j < count; j++) {
         b->k->weight_row(m, which, first + j, w);
         for (uint32_t i = 0; i < n; i++)
-            acc[(size_t)i * CPU_PANEL + j] = b->k->dot(w, x->plain + (list ? list[i] : i) * x->plain_stride, m->cols);
+            acc[(size_t)i * CPU_WIDE + j] = b->k->dot(w, x->plain + (list ? list[i] : i) * x->plain_stride, m->cols);
     }
 }
 
@@ -60,7 +60,7 @@ void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t f
                uint32_t n, float *acc) {
     if (has_kernel(m) && x->fixed_order && n > 1) /* kernels for several rows sum in another order */
         for (uint32_t i = 0; i < n; i++)
-            b->k->linear(m, which, first, count, x, list ? list + i : &i, 1, b->q8, acc + (size_t)i * CPU_PANEL);
+            b->k->linear(m, which, first, count, x, list ? list + i : &i, 1, b->q8, acc + (size_t)i * CPU_WIDE);
     else if (has_kernel(m))
         b->k->linear(m, which, first, count, x, list, n, b->q8, acc);
     else
@@ -104,14 +104,14 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
     const uint32_t end = job->m->rows - o < run->outputs[i] ? job->m->rows : o + run->outputs[i], rows = job->x->rows;
     const bool fine = job->fine && run->b->q8 && has_kernel(job->m);
     cpu_fetch(job->m, 0, o);
-    for (; o < end; o += CPU_PANEL) {
-        const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
+    for (; o < end; o += CPU_WIDE) {
+        const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
         cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, fine ? 2 * rows : rows, acc);
         if (fine)
-            for (uint32_t j = 0; j < rows * CPU_PANEL; j++) acc[j] += acc[rows * CPU_PANEL + j];
+            for (uint32_t j = 0; j < rows * CPU_WIDE; j++) acc[j] += acc[rows * CPU_WIDE + j];
         for (uint32_t r = 0; r < rows; r++) {
             float *out = job->out + r * job->stride + o;
-            const float *in = acc + (size_t)r * CPU_PANEL;
+            const float *in = acc + (size_t)r * CPU_WIDE;
             if (job->epilogue == CPU_STORE)
                 memcpy(out, in, count * sizeof *out);
             else

@@ -11,7 +11,7 @@
 #include "backend/ref/plain.h"
 
 enum { CPU_OUT_MOST = 8 * CPU_PANEL /* values of the hidden state that a task owns on the way out */ };
-_Static_assert((int)CPU_OUT_MOST + (int)CPU_PANEL <= 2 * (int)GDN_HEAD_DIM, "the threads' scratch holds the sums and a panel beside them");
+_Static_assert((int)CPU_OUT_MOST + (int)CPU_WIDE <= 2 * (int)GDN_HEAD_DIM, "the threads' scratch holds the sums and a panel beside them");
 
 typedef struct moe_run {
     backend *b;
@@ -99,16 +99,16 @@ static void expert_in_task(void *context, uint32_t task, uint32_t thread) {
     const uint32_t width = b->s->expert_width, e = group_of(run, task / run->tasks_per_expert, &begin, &n);
     uint32_t o = task % run->tasks_per_expert * run->task_outputs;
     const uint32_t end = width - o < run->task_outputs ? width : o + run->task_outputs;
-    float *gate = cpu_thread_scratch(b, thread), *up = gate + (size_t)n * CPU_PANEL;
+    float *gate = cpu_thread_scratch(b, thread), *up = gate + (size_t)n * CPU_WIDE;
     cpu_fetch(&run->l->expert_gate, e, o);
     cpu_fetch(&run->l->expert_up, e, o);
-    for (; o < end; o += CPU_PANEL) {
-        const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
+    for (; o < end; o += CPU_WIDE) {
+        const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
         cpu_panel(b, &run->l->expert_gate, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, gate);
         cpu_panel(b, &run->l->expert_up, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, up);
         for (uint32_t i = 0; i < n; i++) {
-            b->k->silu_mul(gate + (size_t)i * CPU_PANEL, up + (size_t)i * CPU_PANEL, count);
-            memcpy((float *)b->buf[BUF_EXPERT] + (size_t)b->scratch.list[begin + i] * width + o, gate + (size_t)i * CPU_PANEL,
+            b->k->silu_mul(gate + (size_t)i * CPU_WIDE, up + (size_t)i * CPU_WIDE, count);
+            memcpy((float *)b->buf[BUF_EXPERT] + (size_t)b->scratch.list[begin + i] * width + o, gate + (size_t)i * CPU_WIDE,
                    count * sizeof *gate);
         }
     }
@@ -147,14 +147,14 @@ static void few_out_task(void *context, uint32_t task, uint32_t thread) {
     const uint32_t end = H - o < run->task_outputs ? H : o + run->task_outputs, *places = shared ? NULL : b->scratch.list + begin;
     float *acc = cpu_thread_scratch(b, thread);
     cpu_fetch(shared ? &run->l->shared_down : &run->l->expert_down, e, o);
-    for (; o < end; o += CPU_PANEL) {
-        const uint32_t count = end - o < CPU_PANEL ? end - o : CPU_PANEL;
+    for (; o < end; o += CPU_WIDE) {
+        const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
         if (shared)
             cpu_panel(b, &run->l->shared_down, 0, o, count, &b->scratch.shared, NULL, n, acc);
         else
             cpu_panel(b, &run->l->expert_down, e, o, count, &b->scratch.experts, places, n, acc);
         for (uint32_t i = 0; i < n; i++) /* by position in the list: each row's experts stand in order there */
-            memcpy(b->scratch.down + (size_t)(begin + i) * H + o, acc + (size_t)i * CPU_PANEL, count * sizeof *acc);
+            memcpy(b->scratch.down + (size_t)(begin + i) * H + o, acc + (size_t)i * CPU_WIDE, count * sizeof *acc);
     }
 }
 
@@ -183,27 +183,27 @@ static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
     const uint32_t H = b->s->hidden, K = b->s->top_k, rows = b->batch->rows, width = run->task_outputs, o = task * width,
                    end = H - o < width ? H : o + width;
     const float *route = b->buf[BUF_ROUTE_WEIGHT], *gate = shared_gate_values(b);
-    float *sum = cpu_thread_scratch(b, thread), *acc = sum + (size_t)rows * width; /* [rows][width], [rows][16] */
+    float *sum = cpu_thread_scratch(b, thread), *acc = sum + (size_t)rows * width; /* [rows][width], [rows][64] */
     memset(sum, 0, (size_t)rows * width * sizeof *sum);
     for (uint32_t a = 0; a < run->active; a++) {
         uint32_t begin, n;
         if (a + 1 < run->active) cpu_fetch(&run->l->expert_down, group_of(run, a + 1, &begin, &n), o);
         const uint32_t e = group_of(run, a, &begin, &n), *places = b->scratch.list + begin;
-        for (uint32_t p = o; p < end; p += CPU_PANEL) {
-            const uint32_t count = end - p < CPU_PANEL ? end - p : CPU_PANEL;
+        for (uint32_t p = o; p < end; p += CPU_WIDE) {
+            const uint32_t count = end - p < CPU_WIDE ? end - p : CPU_WIDE;
             cpu_panel(b, &run->l->expert_down, e, p, count, &b->scratch.experts, places, n, acc);
             for (uint32_t i = 0; i < n; i++) {
-                const float w = route[places[i]], *in = acc + (size_t)i * CPU_PANEL;
+                const float w = route[places[i]], *in = acc + (size_t)i * CPU_WIDE;
                 float *to = sum + (size_t)(places[i] / K) * width + (p - o);
                 for (uint32_t j = 0; j < count; j++) to[j] += w * in[j];
             }
         }
     }
-    for (uint32_t p = o; p < end; p += CPU_PANEL) {
-        const uint32_t count = end - p < CPU_PANEL ? end - p : CPU_PANEL;
+    for (uint32_t p = o; p < end; p += CPU_WIDE) {
+        const uint32_t count = end - p < CPU_WIDE ? end - p : CPU_WIDE;
         cpu_panel(b, &run->l->shared_down, 0, p, count, &b->scratch.shared, NULL, rows, acc);
         for (uint32_t r = 0; r < rows; r++) {
-            const float *in = sum + (size_t)r * width + (p - o), *shared = acc + (size_t)r * CPU_PANEL;
+            const float *in = sum + (size_t)r * width + (p - o), *shared = acc + (size_t)r * CPU_WIDE;
             float *to = (float *)b->buf[BUF_RESIDUAL] + (size_t)r * H + p;
             for (uint32_t j = 0; j < count; j++) to[j] += in[j] + gate[r] * shared[j];
         }

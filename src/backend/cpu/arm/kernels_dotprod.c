@@ -79,7 +79,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
     uint32_t g = 0;
     for (; g + 4 <= groups; g += 4) gemv_groups(codes, scales, biases, g, 4, x, n, total);
     if (g < groups) gemv_groups(codes, scales, biases, g, groups - g, x, n, total);
-    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = vaddvq_f32(vaddq_f32(total[i][0], total[i][1]));
+    for (uint32_t i = 0; i < n; i++) acc[i * CPU_WIDE] = vaddvq_f32(vaddq_f32(total[i][0], total[i][1]));
 }
 
 void dotprod_linear_few(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,

@@ -50,7 +50,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
             bias_part[i] += bias * sums[i][g];
         }
     }
-    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = vaddvq_f32(total[i]) + bias_part[i];
+    for (uint32_t i = 0; i < n; i++) acc[i * CPU_WIDE] = vaddvq_f32(total[i]) + bias_part[i];
 }
 
 /* Widens groups of one output, in the order of cpu_x. */
@@ -80,7 +80,7 @@ static inline void tile(const float *w, const float *const *x, uint32_t rows, ui
     for (uint32_t i = 0; i < rows; i++) vst1q_f32(acc[i], vaddq_f32(vld1q_f32(acc[i]), neon_sums(s[i])));
 }
 
-/* All rows against four widened outputs from input k on; acc: [n][16] from the first of the four on. */
+/* All rows against four widened outputs from input k on; acc: [n][64] from the first of the four on. */
 static void block_rows(const float *w, const cpu_x *x, const uint32_t *list, uint32_t n, uint32_t k, uint32_t cols, float *acc) {
     for (uint32_t i = 0; i < n; i += ROWS) {
         const uint32_t rows = n - i < ROWS ? n - i : ROWS;
@@ -89,7 +89,7 @@ static void block_rows(const float *w, const cpu_x *x, const uint32_t *list, uin
         for (uint32_t r = 0; r < ROWS; r++) {
             const uint32_t at = i + (r < rows ? r : 0); /* rows past the last are computed and not used */
             xs[r] = x->f32 + (size_t)(list ? list[at] : at) * x->cols + k;
-            sums[r] = acc + (size_t)at * CPU_PANEL;
+            sums[r] = acc + (size_t)at * CPU_WIDE;
         }
         tile(w, xs, rows, cols, sums);
     }
@@ -126,7 +126,7 @@ void neon_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32
         linear_few(m, codes, scales, biases, count, x, list, n, acc);
         return;
     }
-    memset(acc, 0, (size_t)n * CPU_PANEL * sizeof *acc);
+    cpu_clear(acc, n, count);
     float w[OUTPUTS * BLOCK];
     for (uint32_t j = 0; j < count; j += OUTPUTS)
         for (uint32_t k = 0; k < m->cols; k += BLOCK) {

@@ -59,12 +59,12 @@ static inline __attribute__((always_inline)) void q8_pack_panel(q8_panel *p, con
     }
 }
 
-/* Any number of rows: a group of 16 outputs is packed (1 KB, in L1), then every row passes, four at a time. */
-static inline __attribute__((always_inline)) void q8_linear_many(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count,
-                                                                 const cpu_x *x, const uint32_t *list, uint32_t n, float *acc,
-                                                                 q8_pack_fn pack, q8_tile_fn tile) {
+/* Up to 16 outputs, any number of rows: a group of them is packed (1 KB, in L1), then every row passes, four at a time. */
+static inline __attribute__((always_inline)) void q8_linear_panel(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count,
+                                                                  const cpu_x *x, const uint32_t *list, uint32_t n, float *acc,
+                                                                  q8_pack_fn pack, q8_tile_fn tile) {
     const uint32_t groups = (uint32_t)weight_row_groups(m);
-    memset(acc, 0, (size_t)n * CPU_PANEL * sizeof *acc);
+    cpu_clear(acc, n, CPU_PANEL);
     for (uint32_t g = 0; g < groups; g++) {
         q8_panel p;
         q8_pack_panel(&p, m, (uint64_t)which * m->rows + first, count, g, pack);
@@ -81,12 +81,19 @@ static inline __attribute__((always_inline)) void q8_linear_many(const weight_ma
             tile(&p, q8, sums);
             for (uint32_t r = 0; r < Q8_ROWS && i + r < n; r++)
                 for (uint32_t q = 0; q < CPU_PANEL / 4; q++) {
-                    float *out = acc + (size_t)(i + r) * CPU_PANEL + 4 * q;
+                    float *out = acc + (size_t)(i + r) * CPU_WIDE + 4 * q;
                     const float32x4_t t = vfmaq_n_f32(vld1q_f32(out), p.bias[q], x->sum[at[r]]);
                     vst1q_f32(out, vfmaq_f32(t, vmulq_n_f32(p.scale[q], x->scale[at[r]]), vcvtq_f32_s32(sums[r][q])));
                 }
         }
     }
+}
+
+static inline __attribute__((always_inline)) void q8_linear_many(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count,
+                                                                 const cpu_x *x, const uint32_t *list, uint32_t n, float *acc,
+                                                                 q8_pack_fn pack, q8_tile_fn tile) {
+    for (uint32_t j = 0; j < count; j += CPU_PANEL)
+        q8_linear_panel(m, which, first + j, count - j < CPU_PANEL ? count - j : CPU_PANEL, x, list, n, acc + j, pack, tile);
 }
 
 #endif

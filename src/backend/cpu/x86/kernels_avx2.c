@@ -52,7 +52,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
             bias_part[i] += bias * sums[i][g];
         }
     }
-    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = avx2_sum8(total[i]) + bias_part[i];
+    for (uint32_t i = 0; i < n; i++) acc[i * CPU_WIDE] = avx2_sum8(total[i]) + bias_part[i];
 }
 
 /* Widens groups of one output, in the order of cpu_x: evens, then odds. */
@@ -111,7 +111,7 @@ static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uin
         }
         return;
     }
-    memset(acc, 0, (size_t)n * CPU_PANEL * sizeof *acc);
+    cpu_clear(acc, n, count);
     float w[2 * BLOCK], unused[2];
     for (uint32_t j = 0; j < count; j += 2) {
         for (uint32_t k = 0; k < m->cols; k += BLOCK) {
@@ -128,7 +128,7 @@ static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uin
                 for (uint32_t r = 0; r < 4; r++) {
                     const uint32_t at = i + (r < rows ? r : 0);
                     xs[r] = x->f32 + (size_t)(list ? list[at] : at) * x->cols + k;
-                    sums[r] = r < rows ? acc + (size_t)at * CPU_PANEL + j : unused;
+                    sums[r] = r < rows ? acc + (size_t)at * CPU_WIDE + j : unused;
                 }
                 tile(w, xs, rows, cols, sums);
             }

@@ -58,7 +58,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
             }
         }
     }
-    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = _mm512_reduce_add_ps(_mm512_add_ps(total[i], bias_part[i]));
+    for (uint32_t i = 0; i < n; i++) acc[i * CPU_WIDE] = _mm512_reduce_add_ps(_mm512_add_ps(total[i], bias_part[i]));
 }
 
 /* Widens groups of one output, in the order of cpu_x: evens, then odds. */
@@ -115,9 +115,9 @@ void avx512_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint
         }
         return;
     }
-    memset(acc, 0, (size_t)n * CPU_PANEL * sizeof *acc);
+    cpu_clear(acc, n, count);
     float w[OUTPUTS * BLOCK], unused[OUTPUTS];
-    for (uint32_t j = 0; j < CPU_PANEL && j < count; j += OUTPUTS) {
+    for (uint32_t j = 0; j < count; j += OUTPUTS) {
         for (uint32_t k = 0; k < m->cols; k += BLOCK) {
             const uint32_t cols = m->cols - k < BLOCK ? m->cols - k : BLOCK, g = k / CPU_GROUP;
             for (uint32_t o = 0; o < OUTPUTS; o++) {
@@ -132,7 +132,7 @@ void avx512_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint
                 for (uint32_t r = 0; r < 4; r++) {
                     const uint32_t at = i + (r < rows ? r : 0);
                     xs[r] = x->f32 + (size_t)(list ? list[at] : at) * x->cols + k;
-                    sums[r] = r < rows ? acc + (size_t)at * CPU_PANEL + j : unused;
+                    sums[r] = r < rows ? acc + (size_t)at * CPU_WIDE + j : unused;
                 }
                 tile(w, xs, rows, cols, sums);
             }

@@ -59,7 +59,7 @@ static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, con
             bias_part[i] += bias * x->sum[at];
         }
     }
-    for (uint32_t i = 0; i < n; i++) acc[i * CPU_PANEL] = avx2_sum8(total[i]) + bias_part[i];
+    for (uint32_t i = 0; i < n; i++) acc[i * CPU_WIDE] = avx2_sum8(total[i]) + bias_part[i];
 }
 
 /* t[i] lane j = r[j] lane i, for 8 × 8 dwords */
@@ -107,7 +107,7 @@ static inline __m256 column(const uint8_t *p, uint64_t stride, uint32_t count) {
 /* acc[i][0 … 7] = count ≤ 8 outputs × n rows */
 static void panel(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, uint64_t row_bytes, uint32_t count, const cpu_x *x,
                   const uint32_t *list, uint32_t n, float *acc) {
-    for (uint32_t i = 0; i < n; i++) _mm256_storeu_ps(acc + (size_t)i * CPU_PANEL, _mm256_setzero_ps());
+    for (uint32_t i = 0; i < n; i++) _mm256_storeu_ps(acc + (size_t)i * CPU_WIDE, _mm256_setzero_ps());
     for (uint32_t g = 0; g < x->groups; g++) {
         __m256i low[LANES], high[LANES], w[DWORDS];
         for (uint32_t j = 0; j < LANES; j++) {
@@ -123,7 +123,7 @@ static void panel(const uint8_t *codes, const uint8_t *scales, const uint8_t *bi
         for (uint32_t i = 0; i < n; i++) {
             const size_t r = list ? list[i] : i, at = r * x->groups + g;
             const __m256 f = _mm256_cvtepi32_ps(row_dot(w, x->q8 + r * x->cols + (size_t)g * CPU_GROUP));
-            float *out = acc + (size_t)i * CPU_PANEL;
+            float *out = acc + (size_t)i * CPU_WIDE;
             const __m256 t = _mm256_fmadd_ps(bias, _mm256_set1_ps(x->sum[at]), _mm256_loadu_ps(out));
             _mm256_storeu_ps(out, _mm256_fmadd_ps(_mm256_mul_ps(scale, _mm256_set1_ps(x->scale[at])), f, t));
         }

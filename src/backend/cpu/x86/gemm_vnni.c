@@ -1,0 +1,230 @@
+/* gemm_vnni.c: AVX-512 VNNI: 4-bit codes times activations in bytes, for many rows; compiled with just these flags.
+ *
+ * 64 outputs at a time.  Two groups of their codes are transposed and unpacked once into L1, lane j of a register output j and its four
+ * bytes inputs 4i … 4i+3 in the order of cpu_x.  Tiles of up to six rows and 64 outputs pass over it: a register of weights serves six
+ * rows and four broadcast bytes of a row 64 outputs, so that the loads stay behind the products.  24 sums in 32 bits fill the registers;
+ * those in float stay in memory, in L1 for BLOCK_ROWS rows.
+ *
+ * What bounds it: of 16 products of a row, 16 outputs and a group come one multiplication and two fused ones more, on the same two units.
+ * That leaves 84 % of the products' peak, which the tiles reach in cache. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "backend/cpu/x86/vnni.h"
+
+enum {
+    LANES = 16,
+    PANELS = CPU_WIDE / LANES,
+    TILE_ROWS = 6,
+    BLOCK_ROWS = 64,
+    NUMBERS = 8, /* groups whose scales and biases are unpacked together */
+    PAIR = 2     /* groups of codes in a line of 64 bytes */
+};
+
+/* 16 × 16 dwords of 16 rows `stride` bytes apart: out[d] lane j = row j's dword d */
+static inline __attribute__((always_inline)) void transpose16(const uint8_t *p, size_t stride, __m512i out[16]) {
+    __m512i a[16], b[16];
+    for (uint32_t i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(p + i * stride);
+    for (uint32_t i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (uint32_t i = 0; i < 16; i += 4) { /* a[i + d]: dword d of each quarter, of rows i … i + 3 */
+        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    for (uint32_t d = 0; d < 4; d++) {
+        const __m512i low = _mm512_shuffle_i32x4(a[d], a[4 + d], 0x44), high = _mm512_shuffle_i32x4(a[d], a[4 + d], 0xEE),
+                      low2 = _mm512_shuffle_i32x4(a[8 + d], a[12 + d], 0x44), high2 = _mm512_shuffle_i32x4(a[8 + d], a[12 + d], 0xEE);
+        out[d] = _mm512_shuffle_i32x4(low, low2, 0x88);
+        out[4 + d] = _mm512_shuffle_i32x4(low, low2, 0xDD);
+        out[8 + d] = _mm512_shuffle_i32x4(high, high2, 0x88);
+        out[12 + d] = _mm512_shuffle_i32x4(high, high2, 0xDD);
+    }
+}
+
+/* One group of up to 64 outputs, ready to multiply: codes[i][p] lane j = bytes 4i … 4i + 3 of output 16 p + j */
+typedef struct group_codes {
+    __m512i codes[16][PANELS];
+} group_codes;
+
+typedef struct group_numbers {
+    __m512 scale[PANELS], bias[PANELS];
+} group_numbers;
+
+/* Two groups of 16 outputs: panel p of w */
+static void unpack_codes(const uint8_t *codes, size_t stride, uint32_t p, group_codes w[PAIR]) {
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i t[16];
+    transpose16(codes, stride, t);
+    for (uint32_t h = 0; h < PAIR; h++)
+        for (uint32_t i = 0; i < 8; i++) {
+            w[h].codes[i][p] = _mm512_and_si512(t[8 * h + i], low);
+            w[h].codes[8 + i][p] = _mm512_and_si512(_mm512_srli_epi32(t[8 * h + i], 4), low);
+        }
+}
+
+/* 16 outputs' bf16 numbers of eight groups: out[g] lane j = output j's number g */
+static void unpack_numbers(const uint8_t *p, size_t stride, __m512 out[NUMBERS]) {
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xFFFF0000);
+    __m512i r[4], t[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(p + i * stride)));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(p + (4 + i) * stride)), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(p + (8 + i) * stride)), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(p + (12 + i) * stride)), 3);
+    }
+    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]), c = _mm512_unpacklo_epi32(r[2], r[3]),
+                  d = _mm512_unpackhi_epi32(r[2], r[3]);
+    t[0] = _mm512_unpacklo_epi64(a, c);
+    t[1] = _mm512_unpackhi_epi64(a, c);
+    t[2] = _mm512_unpacklo_epi64(b, d);
+    t[3] = _mm512_unpackhi_epi64(b, d);
+    for (uint32_t i = 0; i < 4; i++) { /* a dword holds two of them */
+        out[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(t[i], 16));
+        out[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(t[i], upper));
+    }
+}
+
+typedef struct row_at {
+    const int8_t *q8;
+    const float *scale, *sum;
+} row_at;
+
+/* sum += four products in each lane.  Not an intrinsic: gcc 12 would keep the sums of a tile in memory, clang 19 computes them in an order
+ * that needs more registers than there are. */
+#define DOT(SUM, CODES, X) __asm__("vpdpbusd %2, %1, %0" : "+v"(SUM) : "v"(CODES), "v"(X))
+
+/* acc[r] += a group of `panels` panels × row r, for `rows` rows.  The sums have names, since gcc keeps arrays in memory. */
+static inline __attribute__((always_inline)) void tile(const group_codes *w, const group_numbers *v, const row_at *x, const uint32_t rows,
+                                                       const uint32_t panels, uint32_t g, float (*acc)[CPU_WIDE]) {
+#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
+#define START(R)                                                                                                                           \
+    const int8_t *q##R = x[R < rows ? R : 0].q8 + (size_t)g * CPU_GROUP;                                                                   \
+    __m512i sum##R##0 = _mm512_setzero_si512(), sum##R##1 = sum##R##0, sum##R##2 = sum##R##0, sum##R##3 = sum##R##0;
+    EACH_ROW(START)
+    for (uint32_t j = 0; j < 16; j++) {
+        const __m512i *c = w->codes[j], c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
+#define STEP(R)                                                                                                                            \
+    if (R < rows) {                                                                                                                        \
+        int32_t four;                                                                                                                      \
+        memcpy(&four, q##R + 4 * j, 4);                                                                                                    \
+        const __m512i b = _mm512_set1_epi32(four);                                                                                         \
+        DOT(sum##R##0, c0, b);                                                                                                             \
+        if (panels > 1) DOT(sum##R##1, c1, b);                                                                                             \
+        if (panels > 2) DOT(sum##R##2, c2, b);                                                                                             \
+        if (panels > 2) DOT(sum##R##3, c3, b);                                                                                             \
+    }
+        EACH_ROW(STEP)
+    }
+#define ADD(R, P)                                                                                                                          \
+    if (P < panels) {                                                                                                                      \
+        float *to = acc[R] + P * LANES;                                                                                                    \
+        const __m512 u = _mm512_fmadd_ps(v->bias[P], total, _mm512_load_ps(to));                                                           \
+        _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_mul_ps(v->scale[P], scale), _mm512_cvtepi32_ps(sum##R##P), u));                         \
+    }
+#define FINISH(R)                                                                                                                          \
+    if (R < rows) {                                                                                                                        \
+        const __m512 scale = _mm512_set1_ps(x[R].scale[g]), total = _mm512_set1_ps(x[R].sum[g]);                                           \
+        ADD(R, 0) ADD(R, 1) ADD(R, 2) ADD(R, 3)                                                                                            \
+    }
+    EACH_ROW(FINISH)
+}
+
+#define TILE_OF(ROWS, N)                                                                                                                   \
+    static __attribute__((noinline)) void tile_##ROWS##_##N(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g,     \
+                                                            float(*acc)[CPU_WIDE]) {                                                       \
+        tile(w, v, x, ROWS, N, g, acc);                                                                                                    \
+    }
+TILE_OF(1, 1)
+TILE_OF(2, 1)
+TILE_OF(3, 1)
+TILE_OF(4, 1) TILE_OF(5, 1) TILE_OF(6, 1) TILE_OF(1, 2) TILE_OF(2, 2) TILE_OF(3, 2) TILE_OF(4, 2) TILE_OF(5, 2) TILE_OF(6, 2) TILE_OF(1, 4)
+    TILE_OF(2, 4) TILE_OF(3, 4) TILE_OF(4, 4) TILE_OF(5, 4) TILE_OF(6, 4)
+
+        typedef void (*tile_fn)(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g, float (*acc)[CPU_WIDE]);
+static const tile_fn tiles[3][TILE_ROWS + 1] = {{NULL, tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1},
+                                                {NULL, tile_1_2, tile_2_2, tile_3_2, tile_4_2, tile_5_2, tile_6_2},
+                                                {NULL, tile_1_4, tile_2_4, tile_3_4, tile_4_4, tile_5_4, tile_6_4}};
+
+/* 64 outputs where fewer are left, or eight groups where fewer are left, copied so that whole registers may be read. */
+typedef struct wide_copy {
+    uint8_t codes[CPU_WIDE][NUMBERS * CPU_GROUP / 2], scales[CPU_WIDE][2 * NUMBERS], biases[CPU_WIDE][2 * NUMBERS];
+} wide_copy;
+
+static void copy_outputs(wide_copy *to, const vnni_outputs *o, uint32_t g, uint32_t groups) {
+    memset(to, 0, sizeof *to);
+    for (uint32_t j = 0; j < o->count; j++) {
+        memcpy(to->codes[j], o->codes + j * o->row_bytes + (size_t)g * (CPU_GROUP / 2), groups * (CPU_GROUP / 2));
+        memcpy(to->scales[j], o->scales + j * o->scale_bytes + 2 * (size_t)g, 2 * groups);
+        memcpy(to->biases[j], o->biases + j * o->scale_bytes + 2 * (size_t)g, 2 * groups);
+    }
+}
+
+/* The next 64 outputs' codes and numbers, a part for each pair of groups of these: so all of them are near when these are done. */
+static inline __attribute__((always_inline)) void fetch_next(const vnni_outputs *o, uint32_t g) {
+    enum { LINE = 64, BYTES = CPU_WIDE * PAIR * CPU_GROUP / 2, NUMBER_BYTES = CPU_WIDE * PAIR * 2 };
+    const uint8_t *codes = o->codes + CPU_WIDE * o->row_bytes + (size_t)g * (BYTES / PAIR);
+    for (uint32_t i = 0; i < BYTES; i += LINE) _mm_prefetch(codes + i, _MM_HINT_T1);
+    for (uint32_t i = 0; i < NUMBER_BYTES; i += LINE) {
+        _mm_prefetch(o->scales + CPU_WIDE * o->scale_bytes + (size_t)g * (NUMBER_BYTES / PAIR) + i, _MM_HINT_T1);
+        _mm_prefetch(o->biases + CPU_WIDE * o->scale_bytes + (size_t)g * (NUMBER_BYTES / PAIR) + i, _MM_HINT_T1);
+    }
+}
+
+/* n ≤ BLOCK_ROWS rows; fetch: the next outputs too */
+static void block(const vnni_outputs *o, const row_at *x, uint32_t n, bool fetch, float (*acc)[CPU_WIDE]) {
+    group_codes w[PAIR];
+    group_numbers v[NUMBERS];
+    wide_copy copy;
+    const uint32_t form = o->count <= LANES       ? 0
+                          : o->count <= 2 * LANES ? 1
+                                                  : 2,
+                   panels = 1u << form, tiles_n = (n + TILE_ROWS - 1) / TILE_ROWS;
+    memset(acc, 0, n * sizeof *acc);
+    for (uint32_t g = 0; g < o->groups; g += NUMBERS) {
+        const uint32_t some = o->groups - g < NUMBERS ? o->groups - g : NUMBERS;
+        const uint8_t *codes = o->codes + (size_t)g * (CPU_GROUP / 2), *scales = o->scales + 2 * (size_t)g,
+                      *biases = o->biases + 2 * (size_t)g;
+        size_t row_bytes = o->row_bytes, scale_bytes = o->scale_bytes;
+        if (o->count < panels * LANES || some < NUMBERS) {
+            copy_outputs(&copy, o, g, some);
+            codes = copy.codes[0], scales = copy.scales[0], biases = copy.biases[0];
+            row_bytes = sizeof copy.codes[0], scale_bytes = sizeof copy.scales[0];
+        }
+        for (uint32_t p = 0; p < panels; p++) {
+            __m512 t[NUMBERS];
+            unpack_numbers(scales + p * LANES * scale_bytes, scale_bytes, t);
+            for (uint32_t h = 0; h < NUMBERS; h++) v[h].scale[p] = t[h];
+            unpack_numbers(biases + p * LANES * scale_bytes, scale_bytes, t);
+            for (uint32_t h = 0; h < NUMBERS; h++) v[h].bias[p] = t[h];
+        }
+        for (uint32_t h = 0; h < some; h++) {
+            if (h % PAIR == 0) {
+                for (uint32_t p = 0; p < panels; p++) unpack_codes(codes + p * LANES * row_bytes + h * (CPU_GROUP / 2), row_bytes, p, w);
+                if (fetch) fetch_next(o, g + h);
+            }
+            for (uint32_t t = 0, first = 0; t < tiles_n; t++) { /* tiles as equal as can be */
+                const uint32_t rows = (n - first) / (tiles_n - t);
+                tiles[form][rows](&w[h % PAIR], &v[h], x + first, g + h, acc + first);
+                first += rows;
+            }
+        }
+    }
+}
+
+void vnni_gemm(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, float *out) {
+    row_at rows[BLOCK_ROWS];
+    _Alignas(64) float acc[BLOCK_ROWS][CPU_WIDE];
+    for (uint32_t i = 0; i < n; i += BLOCK_ROWS) {
+        const uint32_t some = n - i < BLOCK_ROWS ? n - i : BLOCK_ROWS;
+        for (uint32_t r = 0; r < some; r++) {
+            const size_t at = list ? list[i + r] : i + r;
+            rows[r] = (row_at){x->q8 + at * x->cols, x->scale + at * x->groups, x->sum + at * x->groups};
+        }
+        block(o, rows, some, i == 0, acc);
+        for (uint32_t r = 0; r < some; r++) memcpy(out + (size_t)(i + r) * CPU_WIDE, acc[r], o->count * sizeof *out);
+    }
+}
