@@ -207,19 +207,16 @@ def take_kernels(source):
             while tokens[end] != ';':
                 end = source.closing(end) + 1 if tokens[end] in ('(', '[[') else end + 1
             text = source.text(first, end)
-            match = re.match(r'\s*(?:void|decltype\s*\(.*?\))\s+(\w+\s*<.*?>)\s*(?:\(.*)?$', text, re.S)
-            # the name ends with the last '>' before a parameter list, if there is one
             declared = re.sub(r'^\s*decltype\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*|^\s*void\s+', '', text, flags=re.S)
             name = re.match(r'(\w+)\s*(<)?', declared)
             if not name or not name[2]:
-                source.fault(at, f'the instance "{text.strip()}" is not understood')
+                source.fault(at, f'only a template has instances: "{text.strip()}"')
             depth, i = 0, name.end() - 1
             while True:
                 depth += {'<': 1, '>': -1}.get(declared[i], 0)
                 i += 1
                 if depth == 0:
                     break
-            del match
             instances.append((host_name or name[1], declared[:i].strip(), name[1], at))
             source.erase(before, end + 1)
             at = end + 1
@@ -269,7 +266,7 @@ def rewrite(source):
                 kind, name = ' '.join(words[:-1]), words[-1]
                 source.erase(at, end)
                 tokens[at] = f'static const simt_constant<{kind}, {marks["function_constant"]}> {name}{{}}'
-        elif token == 'threadgroup' and depth > 0 and tokens[source.previous(at)] in ('{', ';', '}'):
+        elif token == 'threadgroup' and depth > 0 and tokens[source.previous(at)][-1:] in ('{', ';', '}'):
             rewrite_variable(source, at)
         elif token == '[[':
             end = source.closing(at)
@@ -305,9 +302,9 @@ def rewrite_variable(source, at):
     while tokens[end] != ';':
         end += 1
     body = [t for t in tokens[at + 1:end] if not t.startswith('#')]
-    if any(t in ('*', '&', '=', '(') for t in body):
-        return
     text = ''.join(body).strip()
+    if re.search(r'[*&=(]', re.sub(r'^alignas\s*\(.*?\)|\[.*?\]', '', text, flags=re.S)): # a pointer, or a function
+        return
     match = re.match(r'((?:alignas\s*\(\d+\)\s*)?[\w:]+(?:\s*<[^;]*?>)?)\s+(\w+\s*(?:\[.*)?(?:,.*)?)$', text, re.S)
     if not match:
         source.fault(at, f'the threadgroup variable "{text}" is not understood')

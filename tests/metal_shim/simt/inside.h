@@ -4,23 +4,27 @@
 
 #include "simt.h"
 
+typedef struct simt_part {
+    char *start, *end;
+} simt_part;
+
 /* Moments of a run that whoever watches is told of. */
 typedef struct simt_observer {
     void (*begin)(const simt_dispatch *d, const simt_kernel *k);
-    void (*threadgroup)(void); /* before each threadgroup */
-    void (*end)(bool ok);      /* may call simt_fault: the dispatch has failed then */
+    void (*threadgroup)(void);        /* before each threadgroup */
+    void (*part)(const simt_part *p); /* of threadgroup memory, new */
+    void (*stage)(void);
+    void (*end)(bool ok); /* may call simt_fault: the dispatch has failed then */
 } simt_observer;
 extern const simt_observer *simt_watching; /* NULL: nobody */
 
+bool simt_is_own(const void *address);    /* what lanes are told by simt.c: read by their code, no memory of the device */
 extern const simt_dispatch *simt_running; /* NULL between dispatches */
 
 /* Where the fibers' stacks and threadgroup memory are, and what of the latter the threadgroup that runs has. */
 extern char *simt_stacks, *simt_stacks_end;
 #define SIMT_ARENA_BYTES (2 * SIMT_MAX_THREADGROUP_BYTES) /* threadgroup memory with gaps between its parts */
 extern char simt_arena[SIMT_ARENA_BYTES];
-typedef struct simt_part {
-    char *start, *end;
-} simt_part;
 extern simt_part simt_parts[64];
 extern uint32_t simt_n_parts;
 

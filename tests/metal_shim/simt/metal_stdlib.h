@@ -336,10 +336,12 @@ inline void simdgroup_barrier(mem_flags f) { simt_simdgroup_barrier((uint)f); }
 
 /* ---- operations of a simdgroup ---- */
 
+#define SIMT_UNSEEN __attribute__((noinline, no_sanitize("coverage")))
+
 template <class T> inline T &simt_value(simt_slot &s) { return *(T *)(void *)s.bytes; }
 
 /* Reductions run once, in the last lane to arrive; sums as a tree over halves. */
-template <class T, class F> inline void simt_reduce_tree(simt_slot *slots, uint32_t mask) {
+template <class T, class F> SIMT_UNSEEN inline void simt_reduce_tree(simt_slot *slots, uint32_t mask) {
     T v[SIMT_WIDTH];
     int n = 0;
     for (uint32_t i = 0; i < SIMT_WIDTH; i++)
@@ -351,7 +353,7 @@ template <class T, class F> inline void simt_reduce_tree(simt_slot *slots, uint3
     }
     simt_value<T>(slots[0]) = v[0];
 }
-template <class T, class F, bool Inclusive> inline void simt_reduce_prefix(simt_slot *slots, uint32_t mask) {
+template <class T, class F, bool Inclusive> SIMT_UNSEEN inline void simt_reduce_prefix(simt_slot *slots, uint32_t mask) {
     T sum = F::template first<T>();
     for (uint32_t i = 0; i < SIMT_WIDTH; i++) {
         if (!(mask >> i & 1)) continue;
@@ -380,8 +382,8 @@ SIMT_OPERATION(xor, a ^ b, 0)
 #define SIMT_PREFIX(name, operation, inclusive)                                                                                            \
     template <class T> inline T simd_prefix_##name(T v) {                                                                                  \
         uint32_t mask;                                                                                                                     \
-        return simt_value<T>(                                                                                                              \
-            simt_exchange("simd_prefix_" #name, &v, sizeof v, simt_reduce_prefix<T, simt_##operation, inclusive>, &mask)[simt_self->lane]); \
+        return simt_value<T>(simt_exchange("simd_prefix_" #name, &v, sizeof v, simt_reduce_prefix<T, simt_##operation, inclusive>,         \
+                                           &mask)[simt_self->lane]);                                                                       \
     }
 SIMT_PREFIX(inclusive_sum, sum, true)
 SIMT_PREFIX(exclusive_sum, sum, false)
@@ -406,8 +408,12 @@ template <class T> inline T simd_shuffle_down(T v, ushort by) {
 template <class T> inline T simd_shuffle_up(T v, ushort by) {
     return simt_shuffle("simd_shuffle_up", v, simt_self->lane >= by ? simt_self->lane - by : simt_self->lane);
 }
-template <class T> inline T simd_shuffle_rotate_down(T v, ushort by) { return simt_shuffle("simd_shuffle_rotate_down", v, (simt_self->lane + by) % 32u); }
-template <class T> inline T simd_shuffle_rotate_up(T v, ushort by) { return simt_shuffle("simd_shuffle_rotate_up", v, (simt_self->lane - by) % 32u); }
+template <class T> inline T simd_shuffle_rotate_down(T v, ushort by) {
+    return simt_shuffle("simd_shuffle_rotate_down", v, (simt_self->lane + by) % 32u);
+}
+template <class T> inline T simd_shuffle_rotate_up(T v, ushort by) {
+    return simt_shuffle("simd_shuffle_rotate_up", v, (simt_self->lane - by) % 32u);
+}
 template <class T> inline T simd_broadcast(T v, ushort lane) { return simt_shuffle("simd_broadcast", v, lane); }
 template <class T> inline T simd_broadcast_first(T v) {
     uint32_t mask;
@@ -415,8 +421,12 @@ template <class T> inline T simd_broadcast_first(T v) {
     return simt_value<T>(slots[__builtin_ctz(mask)]);
 }
 template <class T> inline T quad_shuffle(T v, ushort lane) { return simt_shuffle("quad_shuffle", v, (simt_self->lane & ~3u) + lane % 4u); }
-template <class T> inline T quad_shuffle_xor(T v, ushort bits) { return simt_shuffle("quad_shuffle_xor", v, simt_self->lane ^ (bits & 3u)); }
-template <class T> inline T quad_broadcast(T v, ushort lane) { return simt_shuffle("quad_broadcast", v, (simt_self->lane & ~3u) + lane % 4u); }
+template <class T> inline T quad_shuffle_xor(T v, ushort bits) {
+    return simt_shuffle("quad_shuffle_xor", v, simt_self->lane ^ (bits & 3u));
+}
+template <class T> inline T quad_broadcast(T v, ushort lane) {
+    return simt_shuffle("quad_broadcast", v, (simt_self->lane & ~3u) + lane % 4u);
+}
 template <class T> inline T quad_sum(T v) {
     v += quad_shuffle_xor(v, 1);
     return v + quad_shuffle_xor(v, 2);
@@ -426,7 +436,7 @@ template <class T> inline T quad_max(T v) {
     return max(v, quad_shuffle_xor(v, 2));
 }
 
-inline void simt_reduce_ballot(simt_slot *slots, uint32_t mask) {
+SIMT_UNSEEN inline void simt_reduce_ballot(simt_slot *slots, uint32_t mask) {
     ulong bits = 0;
     for (uint32_t i = 0; i < SIMT_WIDTH; i++)
         if (mask >> i & 1 && simt_value<bool>(slots[i])) bits |= 1ul << i;
@@ -486,7 +496,8 @@ template <class T, int C, int R> inline simdgroup_matrix<T, C, R> make_filled_si
 
 #define SIMT_MATRIX_MEMORY(space)                                                                                                          \
     template <class T>                                                                                                                     \
-    inline void simdgroup_load(simdgroup_matrix<T> &m, space const T *p, ulong row_values = 8, ulong2 origin = 0, bool transposed = false) { \
+    inline void simdgroup_load(simdgroup_matrix<T> &m, space const T *p, ulong row_values = 8, ulong2 origin = 0,                          \
+                               bool transposed = false) {                                                                                  \
         for (uint i = 0; i < 2; i++) {                                                                                                     \
             const ulong row = transposed ? m.column() + i : m.row(), column = transposed ? m.row() : m.column() + i;                       \
             m.values[i] = p[(origin.y + row) * row_values + origin.x + column];                                                            \
@@ -510,7 +521,7 @@ struct simt_rows {
 struct simt_matrix_values {
     float a[2], b[2], c[2];
 };
-inline void simt_reduce_matrix(simt_slot *slots, uint32_t mask) {
+SIMT_UNSEEN inline void simt_reduce_matrix(simt_slot *slots, uint32_t mask) {
     if (mask != 0xffffffffu) {
         simt_fault("simdgroup_multiply_accumulate needs all 32 lanes");
         return;
@@ -545,7 +556,8 @@ inline void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, simdgroup_matr
         v.c[i] = (float)c.values[i];
     }
     uint32_t mask;
-    const float *out = &simt_value<float>(simt_exchange("simdgroup_multiply_accumulate", &v, sizeof v, simt_reduce_matrix, &mask)[simt_self->lane]);
+    const float *out =
+        &simt_value<float>(simt_exchange("simdgroup_multiply_accumulate", &v, sizeof v, simt_reduce_matrix, &mask)[simt_self->lane]);
     for (int i = 0; i < 2; i++) d.values[i] = (D)out[i];
 }
 template <class D, class A, class B> inline void simdgroup_multiply(simdgroup_matrix<D> &d, simdgroup_matrix<A> a, simdgroup_matrix<B> b) {
@@ -580,9 +592,9 @@ typedef atomic<bool> atomic_bool;
         return true;                                                                                                                       \
     }
 #else
-/* One lane runs at a time, so plain accesses do; out of line and through memcpy, they are not taken for ordinary ones. */
-template <class T> __attribute__((noinline, no_sanitize("coverage"))) inline T simt_atomic_load(volatile const T *p) { return *p; }
-template <class T> __attribute__((noinline, no_sanitize("coverage"))) inline void simt_atomic_store(volatile T *p, T v) { *p = v; }
+/* One lane runs at a time, so plain accesses do; out of line, they are not reported as ordinary ones. */
+template <class T> SIMT_UNSEEN inline T simt_atomic_load(volatile const T *p) { return *p; }
+template <class T> SIMT_UNSEEN inline void simt_atomic_store(volatile T *p, T v) { *p = v; }
 #define SIMT_ATOMIC(space, name, expression)                                                                                               \
     template <class T, class U> inline T atomic_##name##_explicit(volatile atomic<T> *p, U given, memory_order) {                          \
         const T v = (T)given;                                                                                                              \

@@ -79,6 +79,15 @@ const simt_kernel *simt_kernels(void) { return first_kernel; }
 
 const char *simt_error(void) { return message; }
 
+static bool within(const char *p, const void *start, size_t bytes) { return p >= (const char *)start && p < (const char *)start + bytes; }
+
+bool simt_is_own(const void *p) {
+#define OWN(x) within(p, &(x), sizeof(x))
+    return OWN(lanes) || OWN(simdgroups) || OWN(simt_now) || OWN(simt_self) || OWN(simt_constants) || OWN(simt_constants_set) ||
+           OWN(buffer_pointer) || OWN(threadgroup_pointer) || OWN(simt_atomic);
+#undef OWN
+}
+
 /* ---- switching ---- */
 
 /* Saves the callee's registers on this stack and its pointer in *save, goes on with stack `to`. */
@@ -161,6 +170,8 @@ static void complete(simdgroup *s, simt_reduce reduce) {
     if (s->what == barrier_of_simdgroup) simt_simdgroup_fences[s - simdgroups]++;
     s->took_part[s->parity] = s->arrived;
     s->parity ^= 1;
+    for (uint32_t ended = s->done; ended; ended &= ended - 1)
+        memset(s->slots[s->parity][__builtin_ctz(ended)].bytes, 0xff, SIMT_SLOT_BYTES);
     s->can_run = s->arrived;
     s->arrived = 0;
 }
@@ -201,7 +212,9 @@ static void *take_part(size_t bytes, size_t align) {
     }
     arena_used = start + bytes + 64;
     memset(simt_arena + start, 0xff, bytes);
-    simt_parts[simt_n_parts++] = (simt_part){simt_arena + start, simt_arena + start + bytes};
+    simt_parts[simt_n_parts] = (simt_part){simt_arena + start, simt_arena + start + bytes};
+    if (simt_watching) simt_watching->part(&simt_parts[simt_n_parts]);
+    simt_n_parts++;
     return simt_arena + start;
 }
 
@@ -218,8 +231,8 @@ static void lane_main(void) {
     simdgroup *s = mine();
     const uint32_t lane = simt_self->lane;
     s->done |= 1u << lane;
-    for (int parity = 0; parity < 2; parity++)
-        memset(s->slots[parity][lane].bytes, 0xff, SIMT_SLOT_BYTES); /* what an ended lane holds is undefined */
+    memset(s->slots[s->parity][lane].bytes, 0xff, SIMT_SLOT_BYTES); /* what an ended lane holds is undefined; the others still read the last
+                                                                        operation's */
     if (s->arrived && (s->arrived | s->done) == s->all) complete(s, s->reduce);
     hand_over(s);
 }
@@ -322,7 +335,7 @@ static bool arguments_hold(const simt_dispatch *d) {
     return !failed;
 }
 
-bool simt_run(const simt_dispatch *d) {
+bool simt_run_in_stage(const simt_dispatch *d) {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
         fprintf(stderr, "simt: this processor lacks AVX2, FMA or F16C\n");
         exit(77); /* skipped */
@@ -371,6 +384,17 @@ bool simt_run(const simt_dispatch *d) {
     if (simt_watching) simt_watching->end(!failed);
     simt_running = NULL;
     return !failed;
+}
+
+void simt_end_stage(void) {
+    if (simt_watching) simt_watching->stage();
+}
+
+bool simt_run(const simt_dispatch *d) {
+    simt_end_stage();
+    const bool ok = simt_run_in_stage(d);
+    simt_end_stage();
+    return ok;
 }
 
 bool simt_run_both(const simt_dispatch *d) {

@@ -77,6 +77,9 @@ typedef struct simt_dispatch {
     bool constant_set[SIMT_CONSTANTS];
     uint32_t threads[3];      /* of a threadgroup */
     uint32_t threadgroups[3]; /* of the grid */
+    const simt_binding
+        *reachable; /* [n_reachable] more memory that is reached through pointers in the buffers (watched kernels are told) */
+    size_t n_reachable;
     uint32_t grid_threads[3]; /* of the grid, where the last threadgroups are cut; 0: threads · threadgroups */
 } simt_dispatch;
 
@@ -86,6 +89,11 @@ extern simt_order simt_run_order;
 /* Runs a dispatch.  False: it broke a rule, and simt_error() says which; results are then incomplete. */
 bool simt_run(const simt_dispatch *d);
 const char *simt_error(void);
+
+/* The same beside others: dispatches between two calls of simt_end_stage run at the same time on a device, and none may touch what another
+ * writes (watched kernels are told). */
+bool simt_run_in_stage(const simt_dispatch *d);
+void simt_end_stage(void);
 
 /* For tests of single kernels: runs forward, puts the contents of all bound buffers back, runs in reverse, and compares every byte.
  * False also when the two differ. */

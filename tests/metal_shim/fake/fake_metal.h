@@ -1,0 +1,34 @@
+/* fake_metal.h: the tests' side of the fake Metal: when commands run, what fails, what was counted, which rules the host broke. */
+#ifndef CALLA_FAKE_METAL_H
+#define CALLA_FAKE_METAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The device that MTLCreateSystemDefaultDevice finds. */
+typedef struct fake_metal_device {
+    bool absent, other_family;
+    uint64_t working_set_bytes, largest_buffer_bytes; /* 0: 96 GB, 64 GB */
+    bool
+        runs_late; /* commands run when somebody waits for them, not when they are committed: what the host overwrites too early then shows */
+} fake_metal_device;
+extern fake_metal_device fake_metal_is;
+
+/* Failures: every call that can fail on a real device counts; the call number `at` (from 1, counted from here on) fails once, 0: none.  A
+ * command buffer fails as out of memory.  Returns how many such calls there were since the last time. */
+uint64_t fake_metal_fail(uint64_t at);
+const char *fake_metal_failed(void); /* the call that failed, or NULL */
+
+typedef struct fake_metal_counts { /* of commands that have run */
+    uint64_t command_buffers, encoders, dispatches, barriers, fences;
+} fake_metal_counts;
+extern fake_metal_counts fake_metal_count;
+
+/* The first rule that host or kernels broke, or NULL; forgotten then.  Each is also printed. */
+const char *fake_metal_broken(void);
+
+/* Objective-C objects that are alive, with their classes in `names`. */
+long fake_metal_living(char *names, size_t bytes);
+
+#endif

@@ -1,0 +1,592 @@
+/* metal.m: the classes behind Metal.h.  Commands are recorded by the encoder and run by simt.c, all of them on one queue, in the order in
+ * which they were committed.  Every rule of Metal that is known to be broken here is reported (broken). */
+#include "foundation.h"
+
+#import <Metal/Metal.h>
+
+#include <Block.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "../simt/simt.h"
+#include "fake_metal.h"
+
+fake_metal_device fake_metal_is;
+fake_metal_counts fake_metal_count;
+
+static uint64_t calls, failing_call;
+static const char *failed_call;
+static char broken_rule[600];
+static bool rule_is_broken;
+
+uint64_t fake_metal_fail(uint64_t at) {
+    const uint64_t before = calls;
+    calls = 0;
+    failing_call = at;
+    failed_call = NULL;
+    return before;
+}
+
+const char *fake_metal_failed(void) { return failed_call; }
+
+const char *fake_metal_broken(void) {
+    const bool was = rule_is_broken;
+    rule_is_broken = false;
+    return was ? broken_rule : NULL;
+}
+
+static bool fails(const char *call) {
+    if (++calls != failing_call) return false;
+    failed_call = call;
+    return true;
+}
+
+static void broken(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void broken(const char *format, ...) {
+    char text[sizeof broken_rule];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    fprintf(stderr, "fake Metal: %s\n", text);
+    if (!rule_is_broken) memcpy(broken_rule, text, sizeof text);
+    rule_is_broken = true;
+}
+
+static void *grow(void *p, size_t n, size_t element) { /* to hold one more than n */
+    if (n & (n - 1) || n == 1) return p;
+    p = realloc(p, (n ? 2 * n : 2) * element);
+    if (!p) abort();
+    return p;
+}
+
+/* ---- memory ---- */
+
+enum { GUARD = 16384 };
+
+@interface FakeBuffer : NSObject <MTLBuffer> {
+  @public
+    char *memory;
+    size_t bytes, mapped;
+    char label[32];
+}
+@end
+@implementation FakeBuffer
+- (id)initWithBytes:(size_t)n {
+    bytes = n;
+    mapped = (n + GUARD - 1) / GUARD * GUARD;
+    memory = mmap(NULL, mapped + GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory + mapped, GUARD, PROT_NONE)) abort();
+    snprintf(label, sizeof label, "%zu bytes", n);
+    return self;
+}
+- (void *)contents {
+    return memory;
+}
+- (NSUInteger)length {
+    return bytes;
+}
+- (uint64_t)gpuAddress {
+    return (uintptr_t)memory;
+}
+- (void)setLabel:(NSString *)text {
+    snprintf(label, sizeof label, "%s", [text UTF8String]);
+}
+- (void)dealloc {
+    munmap(memory, mapped + GUARD);
+    [super dealloc];
+}
+@end
+
+@interface FakeFence : NSObject <MTLFence> {
+  @public
+    uint64_t updated_by; /* number of the encoder, 0: none yet */
+}
+@end
+@implementation FakeFence
+@end
+
+/* ---- kernels ---- */
+
+@interface FakeFunction : NSObject <MTLFunction> {
+  @public
+    const simt_kernel *kernel;
+}
+@end
+@implementation FakeFunction
+- (NSString *)name {
+    return [NSString stringWithUTF8String:kernel->name];
+}
+@end
+
+@interface FakeLibrary : NSObject <MTLLibrary>
+@end
+@implementation FakeLibrary
+- (id<MTLFunction>)newFunctionWithName:(NSString *)name {
+    const simt_kernel *k = simt_find([name UTF8String]);
+    if (!k) return nil;
+    FakeFunction *f = [FakeFunction new];
+    f->kernel = k;
+    return f;
+}
+@end
+
+@interface FakePipeline : NSObject <MTLComputePipelineState> {
+  @public
+    const simt_kernel *kernel;
+}
+@end
+@implementation FakePipeline
+- (NSUInteger)maxTotalThreadsPerThreadgroup {
+    return kernel->max_threads ? kernel->max_threads : SIMT_MAX_THREADS;
+}
+- (NSUInteger)threadExecutionWidth {
+    return SIMT_WIDTH;
+}
+@end
+
+@implementation MTLCompileOptions
+- (void)setFastMathEnabled:(BOOL)on {
+    (void)on;
+}
+- (void)setLanguageVersion:(MTLLanguageVersion)version {
+    (void)version;
+}
+@end
+
+@implementation MTLBinaryArchiveDescriptor
+- (void)setUrl:(NSURL *)u {
+    [u retain];
+    [url release];
+    url = u;
+}
+- (NSURL *)url {
+    return url;
+}
+- (void)dealloc {
+    [url release];
+    [super dealloc];
+}
+@end
+
+@implementation MTLComputePipelineDescriptor
+- (void)setComputeFunction:(id<MTLFunction>)f {
+    [f retain];
+    [function release];
+    function = f;
+}
+- (void)setLabel:(NSString *)label {
+    (void)label;
+}
+- (void)setBinaryArchives:(NSArray *)a {
+    [a retain];
+    [archives release];
+    archives = a;
+}
+- (const simt_kernel *)kernel {
+    return function ? ((FakeFunction *)function)->kernel : NULL;
+}
+- (NSArray *)archives {
+    return archives;
+}
+- (void)dealloc {
+    [function release];
+    [archives release];
+    [super dealloc];
+}
+@end
+
+/* A file of a first line and the names of kernels. */
+static const char archive_mark[] = "fake Metal archive\n";
+
+@interface FakeArchive : NSObject <MTLBinaryArchive> {
+    const simt_kernel **kernels;
+    size_t n;
+}
+@end
+@implementation FakeArchive
+- (void)add:(const simt_kernel *)k {
+    kernels = grow(kernels, n, sizeof *kernels);
+    kernels[n++] = k;
+}
+- (BOOL)has:(const simt_kernel *)k {
+    for (size_t i = 0; i < n; i++)
+        if (kernels[i] == k) return YES;
+    return NO;
+}
+- (BOOL)readFrom:(const char *)path {
+    char line[256];
+    FILE *f = fopen(path, "r");
+    BOOL good = f && fgets(line, sizeof line, f) && !strcmp(line, archive_mark);
+    while (good && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        const simt_kernel *k = simt_find(line);
+        if (k) [self add:k];
+    }
+    if (f) fclose(f);
+    return good;
+}
+- (BOOL)addComputePipelineFunctionsWithDescriptor:(MTLComputePipelineDescriptor *)d error:(NSError **)e {
+    if (fails("addComputePipelineFunctionsWithDescriptor")) {
+        fake_error(e, 1, "not added");
+        return NO;
+    }
+    [self add:[(id)d kernel]];
+    return YES;
+}
+- (BOOL)serializeToURL:(NSURL *)url error:(NSError **)e {
+    FILE *f = fails("serializeToURL") ? NULL : fopen(fake_path(url), "w");
+    if (!f) {
+        fake_error(e, 1, "%s cannot be written", fake_path(url));
+        return NO;
+    }
+    fputs(archive_mark, f);
+    for (size_t i = 0; i < n; i++) fprintf(f, "%s\n", kernels[i]->name);
+    return fclose(f) == 0;
+}
+- (void)dealloc {
+    free(kernels);
+    [super dealloc];
+}
+@end
+
+/* ---- commands ---- */
+
+typedef struct command {
+    enum { DISPATCH, BARRIER, WAIT_FENCE, UPDATE_FENCE, END } kind;
+    simt_dispatch *dispatch; /* owned */
+    size_t reachable;        /* how many of the encoder's resources were declared by then */
+    FakeFence *fence;
+} command;
+
+static uint64_t encoders_begun, encoder_that_ran; /* the last one */
+
+@class FakeCommandBuffer;
+
+@interface FakeEncoder : NSObject <MTLComputeCommandEncoder> {
+  @public
+    FakePipeline *pipeline;
+    simt_dispatch state;
+    FakeBuffer *bound[SIMT_BUFFERS];
+    simt_binding *resources;
+    size_t n_resources;
+    command *commands;
+    size_t n;
+    uint64_t number;
+    bool serial, ended;
+}
+@end
+@implementation FakeEncoder
+- (command *)record {
+    static command nowhere;
+    if (ended) {
+        broken("a command is encoded after endEncoding");
+        return &nowhere;
+    }
+    commands = grow(commands, n, sizeof *commands);
+    commands[n] = (command){.kind = BARRIER};
+    return &commands[n++];
+}
+- (void)setComputePipelineState:(id<MTLComputePipelineState>)p {
+    if (!p) broken("setComputePipelineState: nil");
+    pipeline = (FakePipeline *)p;
+}
+- (void)setBuffer:(id<MTLBuffer>)b offset:(NSUInteger)offset atIndex:(NSUInteger)index {
+    if (index >= SIMT_BUFFERS) {
+        broken("setBuffer: atIndex: %lu", index);
+        return;
+    }
+    bound[index] = (FakeBuffer *)b;
+    if (b) [self setBufferOffset:offset atIndex:index];
+}
+- (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
+    const FakeBuffer *b = index < SIMT_BUFFERS ? bound[index] : nil;
+    if (!b)
+        broken("setBufferOffset: nothing is bound to index %lu", index);
+    else if (offset >= b->bytes)
+        broken("offset %lu of a buffer of %zu bytes", offset, b->bytes);
+    else
+        state.buffer[index] = (simt_binding){b->memory + offset, b->bytes - offset, b->label};
+}
+- (void)setThreadgroupMemoryLength:(NSUInteger)bytes atIndex:(NSUInteger)index {
+    if (index >= SIMT_THREADGROUPS || bytes % 16 != 0 || bytes > SIMT_MAX_THREADGROUP_BYTES)
+        broken("setThreadgroupMemoryLength: %lu atIndex: %lu", bytes, index);
+    else
+        state.threadgroup_bytes[index] = bytes;
+}
+- (void)useResources:(const id<MTLResource> *)added count:(NSUInteger)count usage:(MTLResourceUsage)usage {
+    (void)usage;
+    for (NSUInteger i = 0; i < count; i++) {
+        const FakeBuffer *b = (FakeBuffer *)added[i];
+        resources = grow(resources, n_resources, sizeof *resources);
+        resources[n_resources++] = (simt_binding){b->memory, b->bytes, b->label};
+    }
+}
+- (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads {
+    if (!pipeline) {
+        broken("a dispatch without a pipeline");
+        return;
+    }
+    if (groups.width == 0 || groups.height == 0 || groups.depth == 0)
+        broken("a dispatch of %s without threadgroups", pipeline->kernel->name);
+    command *c = [self record];
+    c->kind = DISPATCH;
+    c->reachable = n_resources;
+    c->dispatch = malloc(sizeof *c->dispatch);
+    if (!c->dispatch) abort();
+    *c->dispatch = state;
+    c->dispatch->kernel = pipeline->kernel->name;
+    const NSUInteger g[3] = {groups.width, groups.height, groups.depth}, t[3] = {threads.width, threads.height, threads.depth};
+    for (int i = 0; i < 3; i++) {
+        c->dispatch->threadgroups[i] = (uint32_t)g[i];
+        c->dispatch->threads[i] = (uint32_t)t[i];
+    }
+    if (serial) [self record];
+}
+- (void)memoryBarrierWithScope:(MTLBarrierScope)scope {
+    if (!(scope & MTLBarrierScopeBuffers)) broken("a barrier whose scope is not buffers");
+    [self record];
+}
+- (void)waitForFence:(id<MTLFence>)fence {
+    *[self record] = (command){.kind = WAIT_FENCE, .fence = [(FakeFence *)fence retain]};
+}
+- (void)updateFence:(id<MTLFence>)fence {
+    *[self record] = (command){.kind = UPDATE_FENCE, .fence = [(FakeFence *)fence retain]};
+}
+- (void)endEncoding {
+    if (ended) broken("endEncoding twice");
+    *[self record] = (command){.kind = END};
+    ended = true;
+}
+/* Runs what was recorded.  NULL, or what went wrong. */
+- (const char *)run {
+    fake_metal_count.encoders++;
+    for (size_t i = 0; i < n; i++) {
+        const command *c = &commands[i];
+        switch (c->kind) {
+        case DISPATCH:
+            c->dispatch->reachable = resources;
+            c->dispatch->n_reachable = c->reachable;
+            fake_metal_count.dispatches++;
+            if (!simt_run_in_stage(c->dispatch)) return simt_error();
+            break;
+        case BARRIER:
+            if (!serial) fake_metal_count.barriers++;
+            simt_end_stage();
+            break;
+        case WAIT_FENCE: /* orders this encoder behind the one before only if that one updated the fence */
+            if (c->fence->updated_by && c->fence->updated_by == encoder_that_ran) simt_end_stage();
+            break;
+        case UPDATE_FENCE:
+            fake_metal_count.fences++;
+            c->fence->updated_by = number;
+            break;
+        case END: break;
+        }
+    }
+    encoder_that_ran = number;
+    return NULL;
+}
+- (void)dealloc {
+    if (!ended) broken("an encoder was released without endEncoding");
+    for (size_t i = 0; i < n; i++) {
+        free(commands[i].dispatch);
+        [commands[i].fence release];
+    }
+    free(commands);
+    free(resources);
+    [super dealloc];
+}
+@end
+
+static FakeCommandBuffer *first_waiting; /* committed, not yet run; retained */
+
+@interface FakeCommandBuffer : NSObject <MTLCommandBuffer> {
+  @public
+    FakeEncoder **encoders;
+    MTLCommandBufferHandler *handlers;
+    size_t n_encoders, n_handlers;
+    MTLCommandBufferStatus status;
+    NSError *error;
+    FakeCommandBuffer *next;
+    pthread_t handler_thread;
+    bool handler_runs;
+}
+@end
+@implementation FakeCommandBuffer
+- (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)type {
+    if (n_encoders && !encoders[n_encoders - 1]->ended) broken("a second encoder before endEncoding of the first");
+    if (fails("computeCommandEncoder")) return nil;
+    FakeEncoder *e = [[FakeEncoder new] autorelease];
+    e->serial = type == MTLDispatchTypeSerial;
+    e->number = ++encoders_begun;
+    encoders = grow(encoders, n_encoders, sizeof *encoders);
+    encoders[n_encoders++] = [e retain];
+    return e;
+}
+- (void)addCompletedHandler:(MTLCommandBufferHandler)handler {
+    if (status >= MTLCommandBufferStatusCommitted) broken("addCompletedHandler after commit");
+    handlers = grow(handlers, n_handlers, sizeof *handlers);
+    handlers[n_handlers++] = Block_copy(handler);
+}
+- (void)callHandlers {
+    @autoreleasepool {
+        for (size_t i = 0; i < n_handlers; i++) handlers[i](self);
+    }
+}
+static void *call_handlers(void *buffer) {
+    [(FakeCommandBuffer *)buffer callHandlers];
+    return NULL;
+}
+- (void)run {
+    const char *wrong = NULL;
+    const bool fault = fails("a command buffer's run");
+    for (size_t i = 0; i < n_encoders && !fault && !wrong; i++) wrong = [encoders[i] run];
+    fake_metal_count.command_buffers++;
+    status = fault || wrong ? MTLCommandBufferStatusError : MTLCommandBufferStatusCompleted;
+    if (wrong) broken("%s", wrong);
+    @autoreleasepool {
+        if (fault)
+            fake_error(&error, MTLCommandBufferErrorOutOfMemory,
+                       "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)");
+        if (wrong) fake_error(&error, MTLCommandBufferErrorPageFault, "%s", wrong);
+        [error retain];
+    }
+    if (n_handlers) {
+        handler_runs = true;
+        if (pthread_create(&handler_thread, NULL, call_handlers, self)) abort();
+    }
+}
+/* Everything that was committed up to this one. */
+- (void)runNow {
+    while (first_waiting && status == MTLCommandBufferStatusCommitted) {
+        FakeCommandBuffer *b = first_waiting;
+        first_waiting = b->next;
+        [b run];
+        [b release];
+    }
+}
+- (void)commit {
+    if (status != MTLCommandBufferStatusNotEnqueued) {
+        broken("a command buffer was committed twice");
+        return;
+    }
+    for (size_t i = 0; i < n_encoders; i++)
+        if (!encoders[i]->ended) broken("commit before endEncoding");
+    status = MTLCommandBufferStatusCommitted;
+    FakeCommandBuffer **end = &first_waiting;
+    while (*end) end = &(*end)->next;
+    *end = [self retain];
+    if (!fake_metal_is.runs_late) [self runNow];
+}
+- (void)waitUntilCompleted {
+    if (status < MTLCommandBufferStatusCommitted) broken("waitUntilCompleted before commit");
+    [self runNow];
+    if (handler_runs) pthread_join(handler_thread, NULL);
+    handler_runs = false;
+}
+- (MTLCommandBufferStatus)status {
+    return status;
+}
+- (NSError *)error {
+    return error;
+}
+- (void)dealloc {
+    if (handler_runs) pthread_join(handler_thread, NULL);
+    for (size_t i = 0; i < n_encoders; i++) [encoders[i] release];
+    for (size_t i = 0; i < n_handlers; i++) Block_release(handlers[i]);
+    free(encoders);
+    free(handlers);
+    [error release];
+    [super dealloc];
+}
+@end
+
+@interface FakeQueue : NSObject <MTLCommandQueue>
+@end
+@implementation FakeQueue
+- (id<MTLCommandBuffer>)commandBuffer {
+    return fails("commandBuffer") ? nil : [[FakeCommandBuffer new] autorelease];
+}
+- (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences {
+    return [self commandBuffer];
+}
+- (void)dealloc {
+    while (first_waiting) [first_waiting runNow];
+    [super dealloc];
+}
+@end
+
+/* ---- the device ---- */
+
+@interface FakeDevice : NSObject <MTLDevice>
+@end
+@implementation FakeDevice
+- (NSString *)name {
+    return @"Fake Metal device";
+}
+- (BOOL)supportsFamily:(MTLGPUFamily)family {
+    return family <= MTLGPUFamilyApple7 && !fake_metal_is.other_family;
+}
+- (BOOL)hasUnifiedMemory {
+    return YES;
+}
+- (uint64_t)recommendedMaxWorkingSetSize {
+    return fake_metal_is.working_set_bytes ? fake_metal_is.working_set_bytes : 96ull << 30;
+}
+- (NSUInteger)maxBufferLength {
+    return fake_metal_is.largest_buffer_bytes ? fake_metal_is.largest_buffer_bytes : 64ull << 30;
+}
+- (id<MTLCommandQueue>)newCommandQueue {
+    return fails("newCommandQueue") ? nil : [FakeQueue new];
+}
+- (id<MTLFence>)newFence {
+    return fails("newFence") ? nil : [FakeFence new];
+}
+- (id<MTLBuffer>)newBufferWithLength:(NSUInteger)bytes options:(MTLResourceOptions)options {
+    (void)options;
+    if (bytes == 0) broken("newBufferWithLength: 0");
+    if (bytes > [self maxBufferLength]) broken("newBufferWithLength: %lu, more than maxBufferLength", bytes);
+    return bytes == 0 || fails("newBufferWithLength") ? nil : [[FakeBuffer alloc] initWithBytes:bytes];
+}
+- (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)e {
+    (void)options;
+    if (!fails("newLibraryWithSource") && [source UTF8String][0]) return [FakeLibrary new];
+    fake_error(e, 3, "program_source:1:1: error: no such luck");
+    return nil;
+}
+- (id<MTLBinaryArchive>)newBinaryArchiveWithDescriptor:(MTLBinaryArchiveDescriptor *)d error:(NSError **)e {
+    NSURL *url = [(id)d url];
+    FakeArchive *a = fails("newBinaryArchiveWithDescriptor") ? nil : [FakeArchive new];
+    if (a && url && ![a readFrom:fake_path(url)]) {
+        [a release];
+        a = nil;
+    }
+    if (!a) fake_error(e, 1, "no archive");
+    return a;
+}
+- (id<MTLComputePipelineState>)newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor *)d
+                                                             options:(MTLPipelineOption)options
+                                                          reflection:(void *)reflection
+                                                               error:(NSError **)e {
+    (void)reflection;
+    const simt_kernel *k = [(id)d kernel];
+    FakeArchive *archive = fake_only([(id)d archives]);
+    if (!k) broken("a pipeline without a function");
+    const bool missing = options & MTLPipelineOptionFailOnBinaryArchiveMiss && ![archive has:k];
+    if (!k || missing || fails("newComputePipelineStateWithDescriptor")) {
+        fake_error(e, 1, missing ? "not in the archive" : "no pipeline");
+        return nil;
+    }
+    FakePipeline *p = [FakePipeline new];
+    p->kernel = k;
+    return p;
+}
+@end
+
+id<MTLDevice> MTLCreateSystemDefaultDevice(void) { return fake_metal_is.absent ? nil : [FakeDevice new]; }
