@@ -31,6 +31,12 @@ float *kernel_floats(size_t n, float range) {
 
 float *kernel_nans(size_t n) { return kernel_alloc(n * sizeof(float)); }
 
+float *kernel_filled(size_t n, float value) {
+    float *p = kernel_alloc(n * sizeof *p);
+    for (size_t i = 0; i < n; i++) p[i] = value;
+    return p;
+}
+
 void kernel_free_all(void) {
     while (n_blocks) free(blocks[--n_blocks]);
 }

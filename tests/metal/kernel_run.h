@@ -23,10 +23,15 @@ typedef struct kernel_out { /* what a dispatch writes: compared between the orde
 void kernel_run(const char *name, const void *args, size_t args_bytes, const metal_step *step, const uint32_t grid[3], uint32_t threads,
                 size_t threadgroup_bytes, const kernel_out *out, size_t n_out);
 
+/* Its grid and its outputs, written in place. */
+#define KERNEL_GRID(x, y, z) ((const uint32_t[3]){x, y, z})
+#define KERNEL_OUT(...) ((const kernel_out[]){__VA_ARGS__}), sizeof((const kernel_out[]){__VA_ARGS__}) / sizeof(kernel_out)
+
 /* Memory of n floats that ends where they end: whatever lies behind is caught by AddressSanitizer.  Freed by kernel_free_all. */
 void *kernel_alloc(size_t bytes);
 float *kernel_floats(size_t n, float range); /* random, uniform in ±range */
 float *kernel_nans(size_t n);
+float *kernel_filled(size_t n, float value);
 void kernel_free_all(void);
 float kernel_uniform(float range);
 uint32_t kernel_number(uint32_t below);
