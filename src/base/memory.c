@@ -48,10 +48,17 @@ char *mem_strndup(const char *s, size_t n) {
 
 char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
 
+enum { LARGE = 4 << 20 };
+
 void *mem_map(size_t bytes) {
     if (fails()) return NULL;
     void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+    /* a hint: where processors translate addresses in two steps, each small page that is met costs a walk through both tables */
+    if (bytes >= LARGE) madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
 }
 
 void mem_unmap(void *p, size_t bytes) {

@@ -9,8 +9,6 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/pool.h"
 
-enum { CPU_MAX_COLS = 8192 /* inputs of a matrix: one widened row stands on the stack */ };
-
 /* What --without turns off, in the order of the table's list. */
 typedef enum cpu_optimization {
     CPU_EXPERT_GROUPING,

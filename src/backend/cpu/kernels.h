@@ -11,9 +11,10 @@
 #include "backend/cpu/peak.h"
 
 enum {
-    CPU_GROUP = 64, /* inputs that share a scale in the matrices that have fast kernels */
-    CPU_PANEL = 16, /* outputs that kernels compute together, at least */
-    CPU_WIDE = 64   /* at most, in one call of `linear` */
+    CPU_GROUP = 64,     /* inputs that share a scale in the matrices that have fast kernels */
+    CPU_PANEL = 16,     /* outputs that kernels compute together, at least */
+    CPU_WIDE = 64,      /* at most, in one call of `linear` */
+    CPU_MAX_COLS = 8192 /* inputs of a matrix: rows stand on the stack */
 };
 
 /* Rows of activations made ready for `linear`.  Within each group of 64 inputs the even ones come first, then the odd ones, since the

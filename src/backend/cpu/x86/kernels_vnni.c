@@ -1,9 +1,8 @@
 /* kernels_vnni.c: AVX-512 VNNI: 4-bit codes times 8-bit activations, compiled with just these flags.
  *
- * With x = s_x · q8 in each group, Σ w x = s_w s_x Σ code · q8 + bias · Σ x.  The 32 bytes of a group's codes become one register of 64
- * bytes [low nibbles | high nibbles] by one broadcast, one shift of the upper half and one mask: the order of cpu_x.
+ * With x = s_x · q8 in each group, Σ w x = s_w s_x Σ code · q8 + bias · Σ x.
  *
- * One to four rows: four outputs at a time, each group of an output 64 products an instruction.  More rows: gemm_vnni.c. */
+ * One to four rows: output by output, two groups at a time.  More rows: gemm_vnni.c. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -15,12 +14,6 @@ enum {
     GEMV_OUTPUTS = 4,
     AHEAD = 4096 /* bytes of codes fetched ahead: what arrives while memory answers */
 };
-
-/* [low nibbles | high nibbles] of 32 bytes of codes */
-static inline __m512i codes64(const uint8_t *p) {
-    const __m512i twice = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)p));
-    return _mm512_and_si512(_mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)), _mm512_set1_epi8(15));
-}
 
 /* Group by group: scale = largest / 127, rounded to nearest. */
 static void prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum) {
@@ -62,59 +55,84 @@ static inline __m128 sums4(__m512 a, __m512 b, __m512 c, __m512 d) {
     return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
 }
 
-/* Outputs first … first + 3 (past the last, that one again), n ≤ 4 rows: acc[i][0 … 3] */
-static inline __attribute__((always_inline)) void gemv4(const vnni_outputs *o, uint32_t first, const q8_row *x, const uint32_t n,
-                                                        float *acc) {
-    const uint8_t *codes[GEMV_OUTPUTS], *scales[GEMV_OUTPUTS], *biases[GEMV_OUTPUTS];
-    __m512 total[GEMV_ROWS][GEMV_OUTPUTS];
-    float scale[GEMV_ROWS][GEMV_OUTPUTS][16];
-    for (uint32_t j = 0; j < GEMV_OUTPUTS; j++) {
-        const size_t at = first + j < o->count ? first + j : o->count - 1;
-        codes[j] = o->codes + at * o->row_bytes, scales[j] = o->scales + at * o->scale_bytes, biases[j] = o->biases + at * o->scale_bytes;
-        for (uint32_t i = 0; i < n; i++) total[i][j] = _mm512_setzero_ps();
+/* Two groups at a time, as their 64 bytes of codes lie in memory: [low nibbles of both], then [high nibbles of both]. */
+enum { PAIR = 2 * CPU_GROUP };
+
+/* q8 of a row in that order; an odd last group beside zeros */
+static void pair_up(const int8_t *q8, uint32_t groups, int8_t *out) {
+    for (uint32_t g = 0; g < groups; g += 2, q8 += PAIR, out += PAIR) {
+        const __m512i first = _mm512_loadu_si512(q8), second = g + 1 < groups ? _mm512_loadu_si512(q8 + CPU_GROUP) : _mm512_setzero_si512();
+        _mm512_storeu_si512(out, _mm512_shuffle_i64x2(first, second, 0x44));
+        _mm512_storeu_si512(out + CPU_GROUP, _mm512_shuffle_i64x2(first, second, 0xEE));
     }
-    for (uint32_t g = 0; g < o->groups; g += 16) { /* scales and biases of up to 16 groups at a time */
-        const uint32_t some = o->groups - g < 16 ? o->groups - g : 16;
+}
+
+/* Lane l of out[i]: part of the sum of one output and row i of n ≤ 4, whose codes are read as a single stream: that is what memory
+ * answers fastest. */
+static inline __attribute__((always_inline)) void gemv_output(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
+                                                              uint32_t groups, const q8_row *x, int8_t (*q)[CPU_MAX_COLS + CPU_GROUP],
+                                                              const uint32_t n, __m512 *out) {
+    const __m512i low = _mm512_set1_epi8(15), two = _mm512_set1_epi32(2);
+    __m512 even[GEMV_ROWS], odd[GEMV_ROWS]; /* two chains each */
+    for (uint32_t i = 0; i < n; i++) even[i] = odd[i] = _mm512_setzero_ps();
+    for (uint32_t g = 0; g < groups; g += 16) { /* scales and biases of up to 16 groups at a time */
+        const uint32_t some = groups - g < 16 ? groups - g : 16;
         const __mmask16 part = avx512_part(some);
-        for (uint32_t j = 0; j < GEMV_OUTPUTS; j++) {
-            const uint8_t *sj = scales[j] + 2 * (size_t)g, *bj = biases[j] + 2 * (size_t)g;
-            _mm_prefetch(sj + AHEAD / 16, _MM_HINT_T0); /* the numbers of those codes */
-            _mm_prefetch(bj + AHEAD / 16, _MM_HINT_T0);
-            const __m512 s = avx512_bf16(_mm256_maskz_loadu_epi16(part, sj)), bias = avx512_bf16(_mm256_maskz_loadu_epi16(part, bj));
-            for (uint32_t i = 0; i < n; i++) {
-                _mm512_storeu_ps(scale[i][j], _mm512_mul_ps(s, _mm512_maskz_loadu_ps(part, x[i].scale + g)));
-                total[i][j] = _mm512_fmadd_ps(bias, _mm512_maskz_loadu_ps(part, x[i].sum + g), total[i][j]);
-            }
+        const __m512 s = avx512_bf16(_mm256_maskz_loadu_epi16(part, scales + 2 * (size_t)g)),
+                     bias = avx512_bf16(_mm256_maskz_loadu_epi16(part, biases + 2 * (size_t)g));
+        __m512 scale[GEMV_ROWS];
+        for (uint32_t i = 0; i < n; i++) {
+            scale[i] = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(part, x[i].scale + g));
+            odd[i] = _mm512_fmadd_ps(bias, _mm512_maskz_loadu_ps(part, x[i].sum + g), odd[i]);
         }
-        for (uint32_t h = 0; h < some; h++) {
+        __m512i which = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        for (uint32_t h = 0; h < some; h += 2, which = _mm512_add_epi32(which, two)) {
             const size_t at = (size_t)(g + h) * CPU_GROUP;
-            __m512i q[GEMV_ROWS];
-            for (uint32_t i = 0; i < n; i++) q[i] = _mm512_loadu_si512(x[i].q8 + at);
-            for (uint32_t j = 0; j < GEMV_OUTPUTS; j++) {
-                if (h % 2 == 0) _mm_prefetch(codes[j] + at / 2 + AHEAD, _MM_HINT_T0);
-                const __m512i w = codes64(codes[j] + at / 2);
-                for (uint32_t i = 0; i < n; i++)
-                    total[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), w, q[i])),
-                                                  _mm512_set1_ps(scale[i][j][h]), total[i][j]);
+            const uint8_t *p = codes + at / 2;
+            _mm_prefetch(p + AHEAD, _MM_HINT_T0);
+            const __m512i w = h + 1 < some ? _mm512_loadu_si512(p) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)p)),
+                          lows = _mm512_and_si512(w, low), highs = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+            for (uint32_t i = 0; i < n; i++) {
+                const __m512i sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), lows, _mm512_loadu_si512(q[i] + at)),
+                                                        highs, _mm512_loadu_si512(q[i] + at + CPU_GROUP));
+                __m512 *to = h % 4 ? &odd[i] : &even[i];
+                *to = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_permutexvar_ps(which, scale[i]), *to);
             }
         }
     }
-    for (uint32_t i = 0; i < n; i++) _mm_storeu_ps(acc + i * CPU_WIDE, sums4(total[i][0], total[i][1], total[i][2], total[i][3]));
+    for (uint32_t i = 0; i < n; i++) out[i] = _mm512_add_ps(even[i], odd[i]);
+}
+
+static inline __attribute__((always_inline)) void gemv_rows(const vnni_outputs *o, const q8_row *x, const uint32_t n, float *acc) {
+    int8_t q[GEMV_ROWS][CPU_MAX_COLS + CPU_GROUP];
+    for (uint32_t i = 0; i < n; i++) pair_up(x[i].q8, o->groups, q[i]);
+    for (uint32_t j = 0; j < o->count; j += GEMV_OUTPUTS) {
+        __m512 part[GEMV_OUTPUTS][GEMV_ROWS];
+        for (size_t at = j * o->scale_bytes; at < (j + GEMV_OUTPUTS) * o->scale_bytes; at += 64) { /* the numbers of the codes AHEAD */
+            _mm_prefetch(o->scales + at + AHEAD / 16, _MM_HINT_T0);
+            _mm_prefetch(o->biases + at + AHEAD / 16, _MM_HINT_T0);
+        }
+        for (uint32_t l = 0; l < GEMV_OUTPUTS; l++) { /* past the last, that one again */
+            const size_t at = j + l < o->count ? j + l : o->count - 1;
+            gemv_output(o->codes + at * o->row_bytes, o->scales + at * o->scale_bytes, o->biases + at * o->scale_bytes, o->groups, x, q, n,
+                        part[l]);
+        }
+        for (uint32_t i = 0; i < n; i++)
+            _mm_storeu_ps(acc + (size_t)i * CPU_WIDE + j, sums4(part[0][i], part[1][i], part[2][i], part[3][i]));
+    }
 }
 
 static void gemv(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, float *acc) {
     q8_row rows[GEMV_ROWS];
     for (uint32_t i = 0; i < n; i++) rows[i] = row_of(x, list, i);
-    for (uint32_t j = 0; j < o->count; j += GEMV_OUTPUTS) {
-        if (n == 1)
-            gemv4(o, j, rows, 1, acc + j);
-        else if (n == 2)
-            gemv4(o, j, rows, 2, acc + j);
-        else if (n == 3)
-            gemv4(o, j, rows, 3, acc + j);
-        else
-            gemv4(o, j, rows, 4, acc + j);
-    }
+    if (n == 1)
+        gemv_rows(o, rows, 1, acc);
+    else if (n == 2)
+        gemv_rows(o, rows, 2, acc);
+    else if (n == 3)
+        gemv_rows(o, rows, 3, acc);
+    else
+        gemv_rows(o, rows, 4, acc);
 }
 
 static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,

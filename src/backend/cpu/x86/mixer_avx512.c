@@ -2,7 +2,7 @@
 #include "backend/cpu/x86/avx512.h"
 
 typedef __m512 vec;
-enum { LANES = 16, DELTA_VECS = 4, CHUNK = 4, CHUNK_VECS = 2, SUMS = 16, VALUE_VECS = 2 /* one cache line of a row of V in bf16 */ };
+enum { LANES = 16, DELTA_VECS = 8, CHUNK = 4, CHUNK_VECS = 2, SUMS = 16, VALUE_VECS = 2 /* one cache line of a row of V in bf16 */ };
 #define MIXER(name) avx512_##name
 
 static inline vec v_load(const float *p) { return _mm512_loadu_ps(p); }
