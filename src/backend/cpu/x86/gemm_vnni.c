@@ -141,8 +141,9 @@ static inline __attribute__((always_inline)) void tile(const group_codes *w, con
 TILE_OF(1, 1)
 TILE_OF(2, 1)
 TILE_OF(3, 1)
-TILE_OF(4, 1) TILE_OF(5, 1) TILE_OF(6, 1) TILE_OF(1, 2) TILE_OF(2, 2) TILE_OF(3, 2) TILE_OF(4, 2) TILE_OF(5, 2) TILE_OF(6, 2) TILE_OF(1, 4)
-    TILE_OF(2, 4) TILE_OF(3, 4) TILE_OF(4, 4) TILE_OF(5, 4) TILE_OF(6, 4)
+TILE_OF(4, 1)
+TILE_OF(5, 1) TILE_OF(6, 1) TILE_OF(1, 2) TILE_OF(2, 2) TILE_OF(3, 2) TILE_OF(4, 2) TILE_OF(5, 2) TILE_OF(6, 2) TILE_OF(1, 4) TILE_OF(2, 4)
+    TILE_OF(3, 4) TILE_OF(4, 4) TILE_OF(5, 4) TILE_OF(6, 4)
 
         typedef void (*tile_fn)(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g, float (*acc)[CPU_WIDE]);
 static const tile_fn tiles[3][TILE_ROWS + 1] = {{NULL, tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1},
@@ -163,14 +164,17 @@ static void copy_outputs(wide_copy *to, const vnni_outputs *o, uint32_t g, uint3
     }
 }
 
-/* The next 64 outputs' codes and numbers, a part for each pair of groups of these: so all of them are near when these are done. */
-static inline __attribute__((always_inline)) void fetch_next(const vnni_outputs *o, uint32_t g) {
-    enum { LINE = 64, BYTES = CPU_WIDE * PAIR * CPU_GROUP / 2, NUMBER_BYTES = CPU_WIDE * PAIR * 2 };
-    const uint8_t *codes = o->codes + CPU_WIDE * o->row_bytes + (size_t)g * (BYTES / PAIR);
-    for (uint32_t i = 0; i < BYTES; i += LINE) _mm_prefetch(codes + i, _MM_HINT_T1);
-    for (uint32_t i = 0; i < NUMBER_BYTES; i += LINE) {
-        _mm_prefetch(o->scales + CPU_WIDE * o->scale_bytes + (size_t)g * (NUMBER_BYTES / PAIR) + i, _MM_HINT_T1);
-        _mm_prefetch(o->biases + CPU_WIDE * o->scale_bytes + (size_t)g * (NUMBER_BYTES / PAIR) + i, _MM_HINT_T1);
+/* Asks for lines from … to - 1 of those of the next 64 outputs that belong to the groups from g on: a line of codes for each pair of
+ * groups and output, and eight of scales and of biases.  All of them are near when these outputs are done; a few at a time, since a
+ * core waits once some 24 are under way. */
+static inline __attribute__((always_inline)) void fetch_next(const vnni_outputs *o, uint32_t g, uint32_t from, uint32_t to) {
+    enum { LINE = 64 };
+    const uint8_t *codes = o->codes + CPU_WIDE * (o->row_bytes + (size_t)g * CPU_GROUP / 2);
+    for (uint32_t i = from; i < to; i++) _mm_prefetch(codes + i * LINE, _MM_HINT_T1);
+    const size_t numbers = CPU_WIDE * (o->scale_bytes + 2 * (size_t)g);
+    for (uint32_t i = (from + 15) / 16; i * 16 < to; i++) {
+        _mm_prefetch(o->scales + numbers + i * LINE, _MM_HINT_T1);
+        _mm_prefetch(o->biases + numbers + i * LINE, _MM_HINT_T1);
     }
 }
 
@@ -204,12 +208,14 @@ static void block(const vnni_outputs *o, const row_at *x, uint32_t n, bool fetch
         for (uint32_t h = 0; h < some; h++) {
             if (h % PAIR == 0) {
                 for (uint32_t p = 0; p < panels; p++) unpack_codes(codes + p * LANES * row_bytes + h * (CPU_GROUP / 2), row_bytes, p, w);
-                if (fetch) fetch_next(o, g + h);
             }
             for (uint32_t t = 0, first = 0; t < tiles_n; t++) { /* tiles as equal as can be */
                 const uint32_t rows = (n - first) / (tiles_n - t);
                 tiles[form][rows](&w[h % PAIR], &v[h], x + first, g + h, acc + first);
                 first += rows;
+                if (fetch)
+                    fetch_next(o, g + h - h % PAIR, (h % PAIR * tiles_n + t) * CPU_WIDE / (PAIR * tiles_n),
+                               (h % PAIR * tiles_n + t + 1) * CPU_WIDE / (PAIR * tiles_n));
             }
         }
     }
