@@ -73,6 +73,7 @@ enum { GUARD = 16384 };
   @public
     char *memory;
     size_t bytes, mapped;
+    bool untracked; /* encoders that use it are ordered by fences alone */
     char label[32];
 }
 @end
@@ -99,6 +100,7 @@ enum { GUARD = 16384 };
 }
 - (void)dealloc {
     munmap(memory, mapped + GUARD);
+    simt_end_stage(); /* its addresses may be another buffer's next */
     [super dealloc];
 }
 @end
@@ -278,7 +280,7 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
     command *commands;
     size_t n;
     uint64_t number;
-    bool serial, ended;
+    bool serial, ended, untracked;
 }
 @end
 @implementation FakeEncoder
@@ -302,6 +304,7 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
         return;
     }
     bound[index] = (FakeBuffer *)b;
+    if (b) untracked |= bound[index]->untracked;
     if (b) [self setBufferOffset:offset atIndex:index];
 }
 - (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
@@ -324,6 +327,7 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
     for (NSUInteger i = 0; i < count; i++) {
         const FakeBuffer *b = (FakeBuffer *)added[i];
         resources = grow(resources, n_resources, sizeof *resources);
+        untracked |= b->untracked;
         resources[n_resources++] = (simt_binding){b->memory, b->bytes, b->label};
     }
 }
@@ -366,6 +370,7 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
 /* Runs what was recorded.  NULL, or what went wrong. */
 - (const char *)run {
     fake_metal_count.encoders++;
+    if (!untracked) simt_end_stage(); /* Metal orders it behind others by what they use */
     for (size_t i = 0; i < n; i++) {
         const command *c = &commands[i];
         switch (c->kind) {
@@ -549,10 +554,12 @@ static void *call_handlers(void *buffer) {
     return fails("newFence") ? nil : [FakeFence new];
 }
 - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)bytes options:(MTLResourceOptions)options {
-    (void)options;
     if (bytes == 0) broken("newBufferWithLength: 0");
     if (bytes > [self maxBufferLength]) broken("newBufferWithLength: %lu, more than maxBufferLength", bytes);
-    return bytes == 0 || fails("newBufferWithLength") ? nil : [[FakeBuffer alloc] initWithBytes:bytes];
+    if (bytes == 0 || fails("newBufferWithLength")) return nil;
+    FakeBuffer *b = [[FakeBuffer alloc] initWithBytes:bytes];
+    b->untracked = options & MTLResourceHazardTrackingModeUntracked;
+    return b;
 }
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)e {
     (void)options;
