@@ -1,0 +1,65 @@
+// Claude Code, headless and without a network, with the settings of docs/agents.md: on the scripted engine, which answers what the user says
+// (tests/server/fake_engine.h), and on the pocket model.
+import assert from 'node:assert/strict';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { after, before, describe, test } from 'node:test';
+import { inFolder, runAgent, settingsOf } from './agents.mjs';
+import { required, startServer } from './server.mjs';
+
+const CLAUDE = fileURLToPath(new URL('node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs', import.meta.url));
+
+// One run in the folder, its home; resolves to the result that it reports.
+async function claude(folder, url, prompt, ...more) {
+  await mkdir(join(folder, '.claude'), { recursive: true });
+  await writeFile(join(folder, '.claude', 'settings.json'), await settingsOf('Claude Code', 'json', url));
+  const run = await runAgent(folder, [process.execPath, CLAUDE, '-p', prompt, '--output-format', 'json', ...more]);
+  assert.equal(run.code, 0, `${run.stdout}\n${run.stderr}`);
+  const result = JSON.parse(run.stdout);
+  assert.equal(result.is_error, false, run.stdout);
+  return result;
+}
+
+describe('scripted engine', () => {
+  let server;
+  before(async () => (server = await startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, '131072'])));
+  after(async () => assert.equal(await server.stop(), 0));
+
+  test('a text turn, and another in the same session', () =>
+    inFolder(async (folder) => {
+      const first = await claude(folder, server.url, 'I greet.</think>\n\nHello from the script.');
+      assert.equal(first.result, 'Hello from the script.');
+      assert.equal(first.num_turns, 1);
+      assert.equal(first.modelUsage.calla.contextWindow, 131072);
+      const second = await claude(folder, server.url, 'And again.</think>\n\nStill here.', '--continue');
+      assert.equal(second.result, 'Still here.');
+      assert.equal(second.session_id, first.session_id);
+      assert.ok(second.usage.input_tokens > first.usage.input_tokens);
+    }));
+
+  test('a tool turn', () =>
+    inFolder(async (folder) => {
+      // The result of the tool is what the script says next; the quotes keep the tag out of the call itself.
+      const command = `printf made > made.txt; printf 'I read.</thi''nk>Seen by the model.'`;
+      const call = `<tool_call>\n<function=Bash>\n<parameter=command>\n${command}\n</parameter>\n</function>\n</tool_call>`;
+      const done = await claude(folder, server.url, `I run it.</think>\n\n${call}`, '--allowedTools', 'Bash');
+      assert.match(done.result, /^Seen by the model\./);
+      assert.equal(done.num_turns, 2);
+      assert.equal(await readFile(join(folder, 'made.txt'), 'utf8'), 'made');
+    }));
+});
+
+describe('pocket model', () => {
+  let server;
+  before(async () => (server = await startServer([required('CALLA'), 'serve', '--port', '0', '--model', `${required('CALLA_MODELS')}/pocket`])));
+  after(async () => assert.equal(await server.stop(), 0));
+
+  // Pocket is far too small for what an agent tells it, so that only its having answered counts.
+  test('a turn', () =>
+    inFolder(async (folder) => {
+      const done = await claude(folder, server.url, 'What is the capital of France?', '--tools', '', '--system-prompt', 'Answer.');
+      assert.equal(done.stop_reason, 'end_turn');
+      assert.ok(done.usage.output_tokens > 0);
+    }));
+});
