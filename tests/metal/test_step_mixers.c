@@ -222,8 +222,8 @@ static void check_attention(fixture *f, uint32_t heads, uint32_t kv_heads, calla
                    KERNEL_GRID(heads + 2 * kv_heads, rows, 1), 32, 0, KERNEL_OUT({cache, cache_n * 4}));
     kernel_run(step, &a, sizeof a, &f->step, KERNEL_GRID(splits, kv_heads, n), METAL_ATTENTION_THREADS, METAL_TG_ATTENTION,
                KERNEL_OUT({partial, partial_n * 4}, {cache, cache_n * 4}));
-    kernel_run("step_attention_combine", &a, sizeof a, &f->step, KERNEL_GRID(heads, n, 1), 256, METAL_TG_COMBINE,
-               KERNEL_OUT({out, out_n * 4}));
+    kernel_run("step_attention_combine", &a, sizeof a, &f->step, KERNEL_GRID(heads * METAL_COMBINE_PARTS, n, 1), METAL_COMBINE_THREADS,
+               METAL_TG_COMBINE, KERNEL_OUT({out, out_n * 4}));
     /* a key may be rounded to the other one of two bf16 numbers */
     if (kv == CALLA_KV_F32)
         compare("cache", cache, want_cache, cache_n, 2e-6);

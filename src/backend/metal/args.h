@@ -190,14 +190,22 @@ METAL_SIZE(metal_gdn_args, 96);
  *
  * step_attention_{kf32,kb16}: grid (t.splits, kv_heads, t.short_rows), METAL_ATTENTION_THREADS threads; the query heads of a group share each
  *   K/V row.  Row t.short_row[z] is computed; of it, positions 0 … p are cut into t.splits blocks.  partial [z][head][split]: 256 values,
- *   unnormalized, relative to the largest score; then that score, the sum of weights and two unused: METAL_PARTIAL floats.  An empty split has sum 0.
+ *   unnormalized, relative to the largest score; then that score, the sum of weights and two unused: METAL_PARTIAL floats.  An empty split
+ *   has sum 0.
  *   Where all segments have one row (`write`), the threadgroup of the last position's split also norms, rotates and stores its key and value;
  *   else attention_write and a barrier go before.
- * step_attention_combine: grid (heads, t.short_rows), 256 threads: partial → out [row][out_stride], raw (the gate belongs to mixer_out).
+ * step_attention_combine: grid (heads · METAL_COMBINE_PARTS, t.short_rows), METAL_COMBINE_THREADS threads: partial → out
+ *   [row][out_stride], raw (the gate belongs to mixer_out).
  * attention_write_{kf32,kb16} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
  *   `queries` is not NULL the normed and rotated queries there, for attention_…. */
 enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split */, METAL_PARTIAL = 260, METAL_MOST_PARTIALS = 512 };
-enum { METAL_ATTENTION_THREADS = 128, METAL_TG_ATTENTION = 12544, METAL_TG_COMBINE = 3072 };
+enum {
+    METAL_ATTENTION_THREADS = 128,
+    METAL_TG_ATTENTION = 12544,
+    METAL_TG_COMBINE = 512,
+    METAL_COMBINE_PARTS = 8,
+    METAL_COMBINE_THREADS = 128
+};
 typedef struct metal_attention_args {
     METAL_PTR(const float) in;
     METAL_PTR(float) out;

@@ -210,9 +210,9 @@ static void step_attention(builder *u, const metal_attention_args *a, metal_when
 
 static void attention_combine(builder *u, const metal_attention_args *a, metal_when when) {
     metal_call *c = call(u, "step_attention_combine", "", a, sizeof *a);
-    c->threads = 256;
+    c->threads = METAL_COMBINE_THREADS;
     c->threadgroup_bytes = METAL_TG_COMBINE;
-    c->grid[0] = a->heads;
+    c->grid[0] = a->heads * METAL_COMBINE_PARTS;
     c->by[1] = BY_SHORT_ROWS;
     c->when = (uint8_t)when;
 }

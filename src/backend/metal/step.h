@@ -49,11 +49,11 @@ template <int BITS> static void load_chunk(thread const matrix_row<BITS> &w, uin
 /* Weights 4j … 4j + 3 of a chunk. */
 static inline float4 weights_of(thread const weight_chunk<4> &c, uint j) {
     const uint4 masked = uint4(c.codes[0][j / 2] >> (16 * (j % 2))) & uint4(0xF, 0xF0, 0xF00, 0xF000);
-    return float4(masked) * (float4(1.0f, 0x1p-4f, 0x1p-8f, 0x1p-12f) * c.scale) + c.bias;
+    return float4(masked) * (float4(1.0f, 1.0f / 0x10, 1.0f / 0x100, 1.0f / 0x1000) * c.scale) + c.bias;
 }
 static inline float4 weights_of(thread const weight_chunk<8> &c, uint j) {
     const uint4 masked = uint4(c.codes[j / 4][j % 4]) & uint4(0xFF, 0xFF00, 0xFF0000, 0xFF000000);
-    return float4(masked) * (float4(1.0f, 0x1p-8f, 0x1p-16f, 0x1p-24f) * c.scale) + c.bias;
+    return float4(masked) * (float4(1.0f, 1.0f / 0x100, 1.0f / 0x10000, 1.0f / 0x1000000) * c.scale) + c.bias;
 }
 static inline float4 weights_of(thread const weight_chunk<16> &c, uint j) {
     const uint a = c.codes[j / 2][2 * (j % 2)], b = c.codes[j / 2][2 * (j % 2) + 1];

@@ -218,13 +218,14 @@ KERNEL_INSTANCE("step_attention_kb16", step_attention<uint16_t>)
 
 /* ---- the splits of a row and head ---- */
 
-/* Four quarters of the threadgroup take every fourth split, a thread 4 values of them. */
+/* A threadgroup has 32 values of a head: lane l values 4·(l % 8) … of the splits 4·simdgroup + l / 8, and every 16th after. */
 kernel void step_attention_combine(constant metal_attention_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
                                    threadgroup float4 *shared TG_ARG(0), uint3 group [[threadgroup_position_in_grid]],
-                                   uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-    enum { QUADS = HEAD / 4 };
-    const uint row = t.short_row[group.y], quarter = tid / QUADS, quad = tid % QUADS;
-    device const float *partial = a.partial + ((ulong)group.y * a.heads + group.x) * t.splits * METAL_PARTIAL;
+                                   uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    enum { QUADS = HEAD / METAL_COMBINE_PARTS / 4, AT_ONCE = METAL_COMBINE_THREADS / QUADS };
+    const uint row = t.short_row[group.y], head = group.x / METAL_COMBINE_PARTS;
+    const uint quad = lane % QUADS, value = group.x % METAL_COMBINE_PARTS * (QUADS * 4) + quad * 4;
+    device const float *partial = a.partial + ((ulong)group.y * a.heads + head) * t.splits * METAL_PARTIAL;
     float most = -INFINITY, sum = 0;
     for (uint s = lane; s < t.splits; s += 32) most = max(most, partial[s * METAL_PARTIAL + HEAD]);
     most = simd_max(most);
@@ -232,14 +233,16 @@ kernel void step_attention_combine(constant metal_attention_args &a [[buffer(0)]
         sum += exp(partial[s * METAL_PARTIAL + HEAD] - most) * partial[s * METAL_PARTIAL + HEAD + 1];
     sum = simd_sum(sum);
     float4 acc = float4(0.0f);
-    for (uint s = quarter; s < t.splits; s += 4) {
+    for (uint s = simdgroup * (32 / QUADS) + lane / QUADS; s < t.splits; s += AT_ONCE) {
         device const float *from = partial + s * METAL_PARTIAL;
         if (from[HEAD + 1] == 0) continue; /* empty: its values were never written */
-        acc += exp(from[HEAD] - most) * *(device const float4 *)(from + quad * 4);
+        acc += exp(from[HEAD] - most) * *(device const float4 *)(from + value);
     }
-    if (quarter > 0) shared[(quarter - 1) * QUADS + quad] = acc;
+#pragma unroll
+    for (uint bit = QUADS; bit < 32; bit *= 2) acc += simd_shuffle_xor(acc, bit);
+    if (lane < QUADS) shared[simdgroup * QUADS + quad] = acc;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (quarter > 0) return;
-    acc += shared[quad] + shared[QUADS + quad] + shared[2 * QUADS + quad];
-    *(device float4 *)(a.out + row * a.out_stride + group.x * HEAD + quad * 4) = acc / sum;
+    if (simdgroup > 0 || lane >= QUADS) return;
+    for (uint i = 1; i < METAL_COMBINE_THREADS / 32; i++) acc += shared[i * QUADS + quad];
+    *(device float4 *)(a.out + row * a.out_stride + head * HEAD + value) = acc / sum;
 }
