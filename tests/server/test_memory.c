@@ -53,8 +53,8 @@ static void ask(const char *request, long long n, reply *r) {
     client_close(&c);
 }
 
-static void check(const char *say, const char *more) {
-    char *json = chat_json(say, more), *request = post_request(json);
+static void check_at(const char *path, const char *json) {
+    char *request = post_request_to(path, json);
     long long n = 0;
     for (int unharmed = 0; unharmed < 2; n++) {
         reply r;
@@ -71,8 +71,13 @@ static void check(const char *say, const char *more) {
     }
     print_message("%lld allocations\n", n - 2);
     assert_true(n > 20);
-    mem_free(json);
     mem_free(request);
+}
+
+static void check(const char *say, const char *more) {
+    char *json = chat_json(say, more);
+    check_at("/v1/chat/completions", json);
+    mem_free(json);
 }
 
 #define TOOLS                                                                                                                              \
@@ -94,6 +99,23 @@ static void test_tools(void **state) {
     check("</think>\n\n<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>", TOOLS);
 }
 
+static void test_messages(void **state) {
+    (void)state;
+    static const char form[] =
+        "{\"max_tokens\":90,\"stream\":%s,\"thinking\":{\"type\":\"adaptive\"},\"metadata\":{},\"system\":[{\"type\":\"text\","
+        "\"text\":\"A\"},{\"type\":\"text\",\"text\":\"B\"}],\"tools\":[{\"name\":\"weather\",\"input_schema\":{}},"
+        "{\"type\":\"bash_20250124\",\"name\":\"bash\"}],\"messages\":[{\"role\":\"assistant\",\"content\":["
+        "{\"type\":\"thinking\",\"thinking\":\"Hm\"},{\"type\":\"tool_use\",\"name\":\"weather\",\"input\":{\"a\":1}}]},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"content\":\"x\"},{\"type\":\"text\",\"text\":\"Hm.</think>"
+        "Paris.<tool_call>\\n<function=weather>\\n<parameter=city>\\nParis\\n</parameter>\\n</function>\\n</tool_call>\"}]}]}";
+    for (int stream = 0; stream < 2; stream++) {
+        buffer json = {0};
+        buffer_printf(&json, form, stream ? "true" : "false");
+        check_at("/v1/messages", json.data);
+        buffer_free(&json);
+    }
+}
+
 /* Opening the server itself. */
 static void test_open(void **state) {
     (void)state;
@@ -113,10 +135,8 @@ static void test_open(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_open),  cmocka_unit_test(test_whole),    cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_tools), cmocka_unit_test(test_messages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

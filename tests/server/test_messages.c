@@ -21,20 +21,7 @@ static int close_harness(void **state) {
     return 0;
 }
 
-static void post_to(const char *path, const char *json, reply *out) {
-    buffer b = {0};
-    client c;
-    client_open(&c, h.port);
-    buffer_printf(&b, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", path,
-                  strlen(json));
-    buffer_append_str(&b, json);
-    client_send(&c, b.data, b.n);
-    client_read_reply(&c, out, 20000);
-    client_close(&c);
-    buffer_free(&b);
-}
-
-static void post(const char *json, reply *out) { post_to("/v1/messages", json, out); }
+static void post(const char *json, reply *out) { harness_post_to(&h, "/v1/messages", json, out); }
 
 /* {"max_tokens":100 more,"messages":[{"role":"user","content":say}]}, the caller's. */
 static char *body_json(const char *say, const char *more) {
@@ -259,7 +246,7 @@ static void test_the_model_is_echoed(void **state) {
     char *json = body_json(
         "Hi", "\"model\":\"claude-opus-4-8\",\"metadata\":{\"user_id\":\"u\"},\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}]");
     char value[256];
-    post_to("/v1/messages?beta=true", json, &r);
+    harness_post_to(&h, "/v1/messages?beta=true", json, &r);
     json_object *message = reply_json_body(&r);
     assert_string_equal(json_str(message, "model"), "claude-opus-4-8");
     assert_string_equal(reply_header(&r, "x-calla-ignored", value), "metadata");
@@ -276,7 +263,7 @@ static void test_counts_are_those_of_the_prompt(void **state) {
         outcome o = ask("Hi there", i == 2 ? THINK ",\"system\":\"Be brief.\"" : more[i]);
         char *json = body_json("Hi there", more[i]);
         reply r;
-        post_to("/v1/messages/count_tokens?beta=true", json, &r);
+        harness_post_to(&h, "/v1/messages/count_tokens?beta=true", json, &r);
         assert_int_equal(r.status, 200);
         json_object *count = reply_json_body(&r);
         assert_int_equal(json_int(count, "input_tokens"), o.input_tokens);
@@ -315,7 +302,7 @@ static void test_errors_are_in_the_dialect(void **state) {
     post("{\"messages\":[]}", &r);
     expect_error(&r, 400, "invalid_request_error", "at least one");
     reply_free(&r);
-    post_to("/v1/messages/count_tokens", "{", &r);
+    harness_post_to(&h, "/v1/messages/count_tokens", "{", &r);
     expect_error(&r, 400, "invalid_request_error", "body");
     reply_free(&r);
     char *json = body_json("@refuse x", "");
@@ -339,7 +326,7 @@ static void test_a_prompt_that_does_not_fit(void **state) {
     for (int i = 0; i < 5000; i++) buffer_append_str(&say, "long ");
     char *json = body_json(say.data, ""), want[96];
     reply r;
-    post_to("/v1/messages/count_tokens", json, &r);
+    harness_post_to(&h, "/v1/messages/count_tokens", json, &r);
     assert_int_equal(r.status, 200);
     json_object *count = reply_json_body(&r);
     snprintf(want, sizeof want, "prompt is too long: %lld tokens > 4096 maximum", (long long)json_int(count, "input_tokens"));
@@ -384,10 +371,8 @@ static void test_pings_during_a_long_prompt(void **state) {
     client c;
     client_open(&c, h.port);
     char *json = body_json("@prompt=4x1000 one two", "\"stream\":true");
-    buffer b = {0};
-    buffer_printf(&b, "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-                  strlen(json), json);
-    client_send(&c, b.data, b.n);
+    char *request = post_request_to("/v1/messages", json);
+    client_send_str(&c, request);
     assert_in_range(client_wait_for(&c, "message_start", 1000), 0, 1000); /* at once */
     assert_in_range(client_wait_for(&c, "event: ping\ndata: {\"type\":\"ping\"}\n\n", 2000), 0, 2000);
     reply r;
@@ -398,7 +383,7 @@ static void test_pings_during_a_long_prompt(void **state) {
     outcome_free(&o);
     reply_free(&r);
     client_close(&c);
-    buffer_free(&b);
+    mem_free(request);
     mem_free(json);
 }
 
