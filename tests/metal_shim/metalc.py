@@ -133,7 +133,7 @@ def split(tokens, separator=','):
             depth += 1
         elif token in (')', ']', '}', '>', ']]'):
             depth -= 1
-        elif token == '>>' :
+        elif token == '>>':
             depth -= 2
         if token == separator and depth == 0:
             parts.append(current)
@@ -252,9 +252,11 @@ def rewrite(source):
             depth += 1
         elif token == '}':
             depth -= 1
+        elif token == 'double':
+            source.fault(at, 'Metal has no double')
         elif token == 'using' and re.match(r'\w+$', after) and tokens[source.next(following)] == '=':
             meant = tokens[source.next(source.next(following))]
-            if meant in VECTORS | aliases | {'vec'} :
+            if meant in VECTORS | aliases | {'vec'}:
                 aliases.add(after)
         elif token == 'constant':
             end = at
@@ -368,7 +370,7 @@ def find_clang():
 COMMON = ['-std=c++14', '-x', 'c++', '-nostdinc++', '-ffp-contract=off', '-Xclang', '-ffloat16-excess-precision=none', '-Xclang',
           '-fbfloat16-excess-precision=none', '-mavx2', '-mfma', '-mf16c', '-fno-exceptions', '-fno-rtti', '-fno-math-errno', '-Wall', '-Wextra',
           '-Werror', '-Wno-c++17-extensions', '-Wno-c++20-extensions', '-Wno-unknown-attributes', '-Wno-unused-function',
-          '-Wno-unused-parameter', '-Wno-psabi', '-Wno-unused-const-variable', '-Wno-unused-variable']
+          '-Wno-unused-parameter', '-Wno-pass-failed', '-Wno-psabi', '-Wno-duplicate-decl-specifier', '-Wno-unused-const-variable', '-Wno-unused-variable']
 MODES = {
     'check': ['-fsyntax-only', '-DSIMT_CHECK'],
     'fast': ['-O2', '-g1', '-c', '-fno-strict-aliasing'],
@@ -393,7 +395,7 @@ def main():
     arguments = parser.parse_args()
     try:
         clang = find_clang()
-        command = [clang, '-E', '-x', 'c++', '-std=c++14', '-nostdinc', '-D__METAL__', '-D__METAL_VERSION__=310', '-U__cplusplus_cuda', f'-I{HERE}/marker']
+        command = [clang, '-E', '-x', 'c++', '-std=c++14', '-nostdinc', '-D__METAL__', '-D__METAL_VERSION__=310', f'-I{HERE}/marker']
         command += [f'-I{d}' for d in arguments.include] + [f'-D{d}' for d in arguments.define] + [arguments.file]
         if arguments.depfile:
             command += ['-MD', '-MF', arguments.depfile, '-MT', arguments.out or arguments.file]
