@@ -253,12 +253,24 @@ typedef struct calla_event {
  * calla_session_cancel. */
 typedef void (*calla_event_fn)(void *user, const calla_event *event);
 
+#define CALLA_MAX_FORCED 16
+
+/* Tokens that the answer gets whatever the model would have picked, such as the end of a thought that has gone on for too long.  None of
+ * them may be a stop id; neither is the token behind them. */
+typedef struct calla_force {
+    uint32_t after;                   /* so many tokens of the answer come before */
+    uint32_t n, n_unless;             /* n 0: nothing is forced */
+    int32_t ids[CALLA_MAX_FORCED];    /* [n] */
+    int32_t unless[CALLA_MAX_FORCED]; /* [n_unless]: an answer that has one of these by then is left alone */
+} calla_force;
+
 typedef struct calla_generate_options {
     calla_sampling sampling; /* bias arrays are copied */
     uint32_t max_tokens;     /* 0: until the context window is full */
     bool logprobs;
     uint32_t n_top_logprobs; /* at most CALLA_MAX_TOP_LOGPROBS */
     bool ignore_stop;        /* do not end at stop ids */
+    calla_force force;
 } calla_generate_options;
 
 calla_status calla_session_open(calla_engine *engine, calla_session **out, calla_error *err);

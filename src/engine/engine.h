@@ -48,6 +48,9 @@ typedef struct job {
     sample_request sampling;                          /* without what changes from token to token */
     sample_bias *bias;                                /* [sampling.n_bias], owned */
     token_tally tally;                                /* only with penalties */
+    calla_force force;                                /* n becomes 0 once it is settled that nothing (more) is forced */
+    uint32_t forced;                                  /* of its ids, made so far */
+    uint32_t *mask;                                   /* bitset of the vocabulary, owned: what the next token may be; only with force */
     uint32_t max_tokens;                              /* at least 1, except when the window is full */
     uint32_t made;                                    /* tokens generated */
     uint32_t prompt_from, prompt_tokens, prompt_done; /* prompt_from: tokens in the model when the job was first admitted */
@@ -116,6 +119,12 @@ void *engine_thread(void *engine);
 /* session.c: hands an idle session with ids to the engine thread.  The caller holds the lock and has filled in s->job, which belongs to
  * the session from here on, whatever is returned. */
 calla_status session_start(calla_session *s, calla_error *err);
+
+/* force.c: the tokens that a job is made to take.  check: CALLA_E_ARGUMENT if they cannot be.  mask: what the next token may be, NULL:
+ * anything.  took: token id was made. */
+calla_status force_check(const calla_force *f, const calla_engine_info *info, calla_error *err);
+const uint32_t *force_mask(job *j, const calla_engine *e);
+void force_took(job *j, int32_t id);
 
 /* score.c: how many rows a scoring job may have in the next step when `done` tokens are processed, of `wanted_rows` with logits and
  * batch_rows in all; whether those rows' logits are wanted; and their delivery (row r of the segment is token first + r). */

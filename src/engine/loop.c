@@ -204,7 +204,7 @@ static void plan(calla_engine *e) {
 
 static void describe(calla_engine *e, uint32_t i) {
     calla_session *s = e->running[i];
-    const job *j = &s->job;
+    job *j = &s->job;
     const schedule_item *item = &e->items[i];
     e->planned[i] = s;
     e->segments[i] = (model_segment){.sequence = s->slot->sequence, .ids = s->ids + item->processed, .rows = item->rows};
@@ -213,6 +213,7 @@ static void describe(calla_engine *e, uint32_t i) {
     sample_request *r = &e->requests[i];
     *r = j->sampling;
     r->position = s->n_ids;
+    r->mask = force_mask(j, e);
     r->seen = j->tally.seen;
     r->n_seen = j->tally.n_seen;
     r->counts = j->tally.counts;
@@ -249,6 +250,7 @@ static void report_token(calla_engine *e, calla_session *s, const sample_result 
     job *j = &s->job;
     if (!j->first_token_ns) j->first_token_ns = clock_now_ns();
     j->made++;
+    force_took(j, picked->id);
     if (j->tally.places) tally_add(&j->tally, picked->id, true);
     pthread_mutex_lock(&e->lock);
     s->ids[s->n_ids++] = picked->id;

@@ -18,6 +18,7 @@ calla_status calla_session_open(calla_engine *engine, calla_session **out, calla
 
 static void job_clear(job *j) {
     mem_free(j->bias);
+    mem_free(j->mask);
     tally_close(&j->tally);
     *j = (job){0};
 }
@@ -106,7 +107,12 @@ static calla_status fill_job(calla_session *s, const calla_generate_options *o, 
     j->sampling = sampling_request(sampling, info->vocabulary);
     j->sampling.logprob = o->logprobs || o->n_top_logprobs;
     j->sampling.n_top = o->n_top_logprobs;
+    j->force = o->force;
     calla_status status = reserve(s, s->n_ids + j->max_tokens, err);
+    if (!status && o->force.n) {
+        j->mask = mem_array((info->vocabulary + 31u) / 32, sizeof *j->mask);
+        if (!j->mask) return error_nomem(err, "the mask of forced tokens");
+    }
     if (!status && sampling->n_bias) {
         j->bias = mem_array(sampling->n_bias, sizeof *j->bias);
         if (!j->bias) return error_nomem(err, "the logit bias");
@@ -128,6 +134,7 @@ calla_status calla_session_generate(calla_session *s, const calla_generate_optio
         return error_set(err, CALLA_E_ARGUMENT, "top log-probabilities: %u are asked for, at most %d are possible", options->n_top_logprobs,
                          CALLA_MAX_TOP_LOGPROBS);
     calla_status status = sampling_check(&options->sampling, s->engine->info.vocabulary_rows, err);
+    if (!status) status = force_check(&options->force, &s->engine->info, err);
     if (status) return status;
     pthread_mutex_lock(&s->engine->lock);
     status = check_idle(s, err);

@@ -18,7 +18,8 @@ enum {
     WORKER_BYTES = 256 << 10, /* bodies above this are parsed and tokenized by the worker */
     TICK_MS = 500,            /* how often a stream is looked at … */
     SILENCE_MS = 1000,        /* … and given a sign of life if it was silent for so long: never 2 s without a byte */
-    HEADER_BYTES = 1536
+    HEADER_BYTES = 1536,
+    ANSWER_RESERVE = 4096 /* tokens */
 };
 
 /* ------------------------------------------------------------- lifetime -------------------------------------------------- */
@@ -258,10 +259,19 @@ static void advance(completion_choice *choice) {
     }
 }
 
+/* Of several choices the first speaks for all: they process the same prompt. */
+static void tell_progress(completion_choice *choice) {
+    completion *c = choice->completion;
+    uint32_t done, of;
+    if (!c->own->return_progress || !c->own->stream || !c->dialect->progress || choice->index || !c->connection || !choice->job) return;
+    if (job_take_progress(choice->job, &done, &of)) c->dialect->progress(c, done, of);
+}
+
 static void on_news(void *user) {
     completion_choice *choice = user;
     completion *c = choice->completion;
     enter(c);
+    tell_progress(choice);
     advance(choice);
     leave(c);
 }
@@ -285,6 +295,21 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
 
 /* -------------------------------------------------------------- start ---------------------------------------------------- */
 
+/* A thought is closed when its budget is used up, and in any case while something is left for the answer: a fourth of all tokens, at most
+ * ANSWER_RESERVE.  A call within the thought closes it as well, so that it is not cut. */
+static void limit_thought(const completion *c, calla_force *force) {
+    const server *s = c->server;
+    const conversation *r = c->own;
+    if (s->think_end_id < 0 || !s->think_close.n || s->think_close.n > CALLA_MAX_FORCED) return;
+    const uint32_t n = (uint32_t)s->think_close.n, most = r->max_tokens;
+    const uint32_t reserve = most / 4 < ANSWER_RESERVE ? most / 4 : ANSWER_RESERVE;
+    if (most < 4 * n) return; /* no room for thoughts and an answer */
+    *force = (calla_force){.after = most - reserve - n, .n = n, .unless = {s->think_end_id}, .n_unless = 1};
+    if (r->thinking_budget < force->after) force->after = r->thinking_budget;
+    if (r->tools && s->call_id >= 0) force->unless[force->n_unless++] = s->call_id;
+    memcpy(force->ids, s->think_close.ids, n * sizeof *force->ids);
+}
+
 static bool start_choice(completion *c, uint32_t index, calla_error *err) {
     completion_choice *choice = &c->choices[index];
     const conversation *r = c->own;
@@ -305,6 +330,7 @@ static bool start_choice(completion *c, uint32_t index, calla_error *err) {
     calla_generate_options options = {
         .sampling = r->sampling, .max_tokens = r->max_tokens, .logprobs = r->logprobs, .n_top_logprobs = r->top_logprobs};
     options.sampling.choice = index;
+    if (prompt->thinking) limit_thought(c, &options.force);
     return !job_start(c->server->mailbox, c->server->engine, prompt->ids.ids, prompt->ids.n, &options, on_news, choice, &choice->job, err);
 }
 

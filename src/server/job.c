@@ -28,6 +28,7 @@ struct job {
     bool posted;
     char *queue; /* tokens of `stride` bytes each: head … tail, both growing; moved down when half is taken */
     size_t cap, head, tail, stride;
+    uint32_t prompt_done, prompt_tokens, told_done;
     bool lost; /* a token found no memory: the answer has a hole and fails */
     bool ended;
     job_result result;
@@ -59,9 +60,11 @@ static void push_token(job *j, const calla_event *event) {
 static void on_event(void *user, const calla_event *event) {
     job *j = user;
     mailbox *m = j->mailbox;
-    if (event->kind == CALLA_EVENT_PROMPT) return;
     pthread_mutex_lock(&m->mutex);
-    if (event->kind == CALLA_EVENT_TOKEN)
+    if (event->kind == CALLA_EVENT_PROMPT) {
+        j->prompt_done = event->prompt_done;
+        j->prompt_tokens = event->prompt_tokens;
+    } else if (event->kind == CALLA_EVENT_TOKEN)
         push_token(j, event);
     else {
         j->ended = true;
@@ -184,6 +187,15 @@ bool job_take(job *j, job_token *out) {
     }
     pthread_mutex_unlock(&j->mailbox->mutex);
     return any;
+}
+
+bool job_take_progress(job *j, uint32_t *done, uint32_t *of) {
+    pthread_mutex_lock(&j->mailbox->mutex);
+    const bool more = j->prompt_done > j->told_done;
+    j->told_done = *done = j->prompt_done;
+    *of = j->prompt_tokens;
+    pthread_mutex_unlock(&j->mailbox->mutex);
+    return more;
 }
 
 const job_result *job_get_result(job *j) {

@@ -39,6 +39,8 @@ calla_status job_start(mailbox *m, calla_engine *engine, const int32_t *ids, siz
                        void (*news)(void *user), void *user, job **out, calla_error *err);
 /* Takes the oldest token; false if there is none now. */
 bool job_take(job *j, job_token *out);
+/* How much of the prompt has been processed; false if that is what it said last time. */
+bool job_take_progress(job *j, uint32_t *done, uint32_t *of);
 /* Once the job has ended and all its tokens were taken; NULL before. */
 const job_result *job_get_result(job *j);
 /* The job will end soon; its result is still to come. */

@@ -156,7 +156,6 @@ calla_status server_open(const server_options *options, server **out, calla_erro
     s->engine = options->engine;
     s->text = calla_engine_text(s->engine);
     calla_engine_get_info(s->engine, &s->info);
-    if (s->text) s->think_end_id = tokenizer_find_added(s->text->tokenizer, "</think>");
     s->limits = options->limits;
     fill_defaults(&s->limits);
     s->drain_ms = options->drain_ms ? options->drain_ms : 10000;
@@ -166,6 +165,12 @@ calla_status server_open(const server_options *options, server **out, calla_erro
         s->text ? CALLA_OK : error_set(err, CALLA_E_ARGUMENT, "the engine was opened without its text side: a server needs the tokenizer");
     if (!rc && strlen(host) >= sizeof s->host) rc = error_set(err, CALLA_E_ARGUMENT, "--host is longer than a name can be");
     if (!rc) memcpy(s->host, host, strlen(host) + 1);
+    if (!rc) {
+        static const char close[] = "\n</think>\n\n";
+        s->think_end_id = tokenizer_find_added(s->text->tokenizer, "</think>");
+        s->call_id = tokenizer_find_added(s->text->tokenizer, "<tool_call>");
+        rc = calla_text_encode(s->text, close, sizeof close - 1, &s->think_close, err);
+    }
     if (!rc) rc = open_events(s, err);
     evutil_socket_t fd = -1;
     if (!rc) rc = server_listen(s, host, options->port, &fd, err);
@@ -219,6 +224,7 @@ void server_close(server *s) {
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i]) event_free(events[i]);
     if (s->base) event_base_free(s->base);
+    calla_ids_free(&s->think_close);
     mem_free(s);
 }
 

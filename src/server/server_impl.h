@@ -25,7 +25,8 @@ struct server {
     char host[256];            /* as asked for */
     uint16_t port;
     char url[320];
-    int32_t think_end_id; /* </think>, or -1 */
+    int32_t think_end_id, call_id; /* </think> and <tool_call>, or -1 */
+    calla_ids think_close;         /* what ends a thought, as the template has it */
 
     struct event_base *base;
     struct evconnlistener *listener;

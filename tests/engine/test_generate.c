@@ -132,6 +132,47 @@ static void test_stop_ids(void **state) {
     assert_memory_equal(a.ids, b.ids, b.n * sizeof *b.ids);
 }
 
+/* Forced tokens come where they were ordered, unless another one was there before; behind them the answer does not end. */
+static void test_forced_tokens(void **state) {
+    (void)state;
+    calla_generate_options o = greedy_options(12);
+    o.ignore_stop = true;
+    generate_alone(tiny, PROMPT, &o, &a);
+    o.force = (calla_force){.after = 4, .n = 3, .ids = {100, 319, 0}};
+    o.logprobs = true;
+    generate_alone(tiny, PROMPT, &o, &b);
+    assert_int_equal(b.n, 12);
+    assert_memory_equal(a.ids, b.ids, 4 * sizeof *a.ids);
+    assert_true(b.ids[4] == 100 && b.ids[5] == 319 && b.ids[6] == 0);
+    o.force.n_unless = 2;
+    o.force.unless[0] = a.ids[3];
+    o.force.unless[1] = -1;
+    generate_alone(tiny, PROMPT, &o, &b);
+    assert_memory_equal(a.ids, b.ids, 12 * sizeof *a.ids);
+    o.force.unless[0] = a.ids[5]; /* comes too late */
+    generate_alone(tiny, PROMPT, &o, &b);
+    assert_int_equal(b.ids[4], a.ids[4] == a.ids[5] ? a.ids[4] : 100);
+    /* A stop id that is ever so likely does not come behind the forced ones, and then it does. */
+    const int32_t stop = 2;
+    const float bias = 1e6f;
+    o = greedy_options(12);
+    o.sampling.bias_ids = &stop;
+    o.sampling.bias = &bias;
+    o.sampling.n_bias = 1;
+    o.force = (calla_force){.n = 2, .ids = {7, 8}};
+    generate_alone(tiny, PROMPT, &o, &b);
+    assert_int_equal(b.n, 4);
+    assert_true(b.ids[0] == 7 && b.ids[1] == 8 && b.ids[2] != stop && b.ids[3] == stop);
+    assert_int_equal(b.finish, CALLA_FINISH_STOP);
+    calla_error err;
+    calla_session *s = open_session(tiny, PROMPT);
+    o.force.ids[1] = 320;
+    assert_int_equal(calla_session_generate(s, &o, transcript_event, &b, &err), CALLA_E_ARGUMENT);
+    o.force.n = CALLA_MAX_FORCED + 1;
+    assert_int_equal(calla_session_generate(s, &o, transcript_event, &b, &err), CALLA_E_ARGUMENT);
+    calla_session_close(s);
+}
+
 static void test_seeds(void **state) {
     (void)state;
     calla_generate_options o = sampling_options(60, 42);
@@ -328,10 +369,9 @@ static int close_engines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pocket_greedy), cmocka_unit_test(test_info),
-        cmocka_unit_test(test_lengths),       cmocka_unit_test(test_stop_ids),
-        cmocka_unit_test(test_seeds),         cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_penalties_and_bias),
+        cmocka_unit_test(test_pocket_greedy), cmocka_unit_test(test_info),           cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_stop_ids),      cmocka_unit_test(test_forced_tokens),  cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_turns),         cmocka_unit_test(test_logprobs),       cmocka_unit_test(test_penalties_and_bias),
         cmocka_unit_test(test_arguments),     cmocka_unit_test(test_open_arguments),
     };
     return cmocka_run_group_tests(tests, open_engines, close_engines);

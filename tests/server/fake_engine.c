@@ -37,6 +37,7 @@ struct calla_session {
     calla_ids answer;
     size_t at;
     uint32_t generated, prompt_steps, prompt_step, prompt_ms, token_ms, fail_at;
+    uint32_t forced;
     bool endless, fails, refuse, show_options, show_choice;
 };
 
@@ -75,10 +76,10 @@ static void print_options(const calla_generate_options *o, buffer *out) {
     const calla_sampling *p = &o->sampling;
     buffer_printf(out,
                   "temperature=%g top_p=%g top_k=%u min_p=%g presence=%g frequency=%g repetition=%g seed=%lld choice=%u max_tokens=%u "
-                  "logprobs=%d top_logprobs=%u bias=",
+                  "logprobs=%d top_logprobs=%u force=%u bias=",
                   (double)p->temperature, (double)p->top_p, p->top_k, (double)p->min_p, (double)p->presence_penalty,
                   (double)p->frequency_penalty, (double)p->repetition_penalty, (long long)p->seed, p->choice, o->max_tokens, o->logprobs,
-                  o->n_top_logprobs);
+                  o->n_top_logprobs, o->force.n ? o->force.after : 0);
     for (size_t i = 0; i < p->n_bias; i++) buffer_printf(out, "%d:%g,", p->bias_ids[i], (double)p->bias[i]);
 }
 
@@ -107,6 +108,25 @@ static calla_status read_script(calla_session *s, const calla_generate_options *
 
 /* -------------------------------------------------------------- steps ---------------------------------------------------- */
 
+/* The token that the options force now, or -1.  Behind the last of them the script goes on as a model would: behind the first of its
+ * tokens that would have made forcing needless. */
+static int32_t forced_token(calla_session *s) {
+    calla_force *f = &s->options.force;
+    if (s->generated < f->after || s->forced >= f->n) return -1;
+    if (!s->forced)
+        for (size_t i = 0; i < s->at; i++)
+            for (uint32_t k = 0; k < f->n_unless; k++)
+                if (s->answer.ids[i] == f->unless[k]) f->n = 0;
+    if (!f->n) return -1;
+    const int32_t id = f->ids[s->forced++];
+    for (size_t i = s->at; s->forced == f->n && i < s->answer.n; i++)
+        if (s->answer.ids[i] == f->unless[0]) {
+            s->at = i + 1;
+            break;
+        }
+    return id;
+}
+
 /* What the session's next step reports; true if the job ends with it.  Called without the lock. */
 static bool step(calla_session *s) {
     calla_event e = {.prompt_tokens = (uint32_t)s->n_prompt};
@@ -125,9 +145,10 @@ static bool step(calla_session *s) {
         return true;
     }
     if (s->endless && s->at == s->answer.n) s->at = 0;
-    const bool stop = s->at == s->answer.n;
+    const int32_t forced = forced_token(s);
+    const bool stop = forced < 0 && s->at == s->answer.n;
     e.kind = CALLA_EVENT_TOKEN;
-    e.id = stop ? 0 : s->answer.ids[s->at++]; /* of a stop token only is_stop counts */
+    e.id = forced >= 0 ? forced : stop ? 0 : s->answer.ids[s->at++]; /* of a stop token only is_stop counts */
     e.is_stop = stop;
     e.logprob = -0.25f;
     e.n_top = s->options.n_top_logprobs;

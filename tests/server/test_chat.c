@@ -505,6 +505,8 @@ static void test_models(void **state) {
     json_object *tree = reply_json_body(&r);
     assert_string_equal(json_str(tree, "data.0.id"), "scripted");
     assert_int_equal(json_int(tree, "data.0.context_window"), 4096);
+    assert_string_equal(json_str(tree, "data.1.id"), "scripted-thinking");
+    assert_string_equal(json_str(tree, "data.2.id"), "scripted-instruct");
     json_object_put(tree);
     reply_free(&r);
     harness_get(&h, "/v1/models/scripted?x=1", &r);
@@ -512,6 +514,9 @@ static void test_models(void **state) {
     tree = reply_json_body(&r);
     assert_string_equal(json_str(tree, "object"), "model");
     json_object_put(tree);
+    reply_free(&r);
+    harness_get(&h, "/v1/models/scripted-instruct", &r);
+    assert_int_equal(r.status, 200);
     reply_free(&r);
     harness_get(&h, "/v1/models/other", &r);
     assert_int_equal(r.status, 404);

@@ -1,0 +1,277 @@
+/* Bodies of the chat dialect → prompts: roles in any order, pictures, answers that are continued, thoughts, and who decides about them. */
+#include "unit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "prompts.h"
+#include "server/chat.h"
+
+#define USER(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
+#define SYSTEM(text) "{\"role\":\"system\",\"content\":\"" text "\"}"
+#define ASSISTANT(text) "{\"role\":\"assistant\",\"content\":\"" text "\"}"
+#define ANSWER "<|im_start|>assistant\n<think>\n"
+#define NO_THOUGHT "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+/* {"messages":[messages] more} renders to `want`. */
+static void expect(const char *messages, const char *more, const char *want) {
+    char body[4096];
+    snprintf(body, sizeof body, "{\"messages\":[%s]%s}", messages, more);
+    char *got = prompts_from_chat(body);
+    if (strcmp(got, want) != 0) fail_msg("%s\ngives\n%s\ninstead of\n%s", body, got, want);
+    mem_free(got);
+}
+
+static bool read_body(chat_request *r, const char *body, api_error *e) {
+    *r = (chat_request){0};
+    conversation_init(&r->conversation, prompts_info());
+    return chat_request_read(r, body, strlen(body), e);
+}
+
+/* ---------------------------------------------------------- roles -------------------------------------------------------- */
+
+static void test_system_turns_in_front_are_folded(void **state) {
+    (void)state;
+    const char *want = "<|im_start|>system\nA\n\nB<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n" ANSWER;
+    expect(SYSTEM("A") "," SYSTEM("B") "," USER("Hi"), "", want);
+    expect(SYSTEM("A") ",{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"B\"}]}," USER("Hi"), "", want);
+    expect(SYSTEM("A") "," SYSTEM("") "," SYSTEM("B") "," USER("Hi"), "", want);
+    expect(SYSTEM("A") "," ASSISTANT("Hello") "," SYSTEM("B") "," USER("Hi"), "",
+           "<|im_start|>system\nA\n\nB<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n" ANSWER);
+}
+
+static void test_later_system_turns_stay(void **state) {
+    (void)state;
+    expect(SYSTEM("A") "," USER("Hi") "," ASSISTANT("Yes") "," USER("And") "," SYSTEM("B"), "",
+           "<|im_start|>system\nA<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n<|im_start|>user\nAnd"
+           "<|im_end|>\n<|im_start|>system\nB<|im_end|>\n" ANSWER);
+}
+
+/* Whatever is appended to a conversation, what was there before keeps its bytes. */
+static void test_appending_a_system_turn_changes_nothing_before_it(void **state) {
+    (void)state;
+    static const char *const histories[] = {
+        USER("Hi"),
+        SYSTEM("A") "," USER("Hi") "," ASSISTANT("Yes") "," USER("And"),
+        USER("Hi") "," SYSTEM("B") "," USER("And"),
+        USER("Hi") ",{\"role\":\"assistant\",\"reasoning_content\":\"hm\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
+                   "\"{}\"}}]},{\"role\":\"tool\",\"content\":\"r\"}",
+    };
+    for (size_t i = 0; i < sizeof histories / sizeof *histories; i++) {
+        char body[2048];
+        snprintf(body, sizeof body, "{\"messages\":[%s]}", histories[i]);
+        char *before = prompts_from_chat(body);
+        snprintf(body, sizeof body, "{\"messages\":[%s,%s]}", histories[i], SYSTEM("New rules."));
+        char *after = prompts_from_chat(body);
+        const size_t kept = strlen(before) - strlen(ANSWER);
+        assert_memory_equal(before, after, kept);
+        assert_string_equal(after + kept, "<|im_start|>system\nNew rules.<|im_end|>\n" ANSWER);
+        mem_free(before);
+        mem_free(after);
+    }
+}
+
+static void test_any_order_and_number(void **state) {
+    (void)state;
+    expect(SYSTEM("A"), "", "<|im_start|>system\nA<|im_end|>\n" ANSWER);
+    expect(USER("A") "," USER("B"), "", "<|im_start|>user\nA<|im_end|>\n<|im_start|>user\nB<|im_end|>\n" ANSWER);
+    expect("{\"role\":\"tool\",\"content\":\"r\"}", "", "<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n" ANSWER);
+    expect(USER("A") ",{\"role\":\"function\",\"name\":\"f\",\"content\":\"r\"}", "",
+           "<|im_start|>user\nA<|im_end|>\n<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n" ANSWER);
+    expect(USER("A") ",{\"role\":\"tool\",\"content\":null},{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"x\"},"
+                     "{\"type\":\"text\",\"text\":\"y\"}]}",
+           "",
+           "<|im_start|>user\nA<|im_end|>\n<|im_start|>user\n<tool_response>\n\n</tool_response>\n<tool_response>\nxy\n</tool_response>"
+           "<|im_end|>\n" ANSWER);
+}
+
+static void test_calls_of_all_spellings(void **state) {
+    (void)state;
+    const char *want = "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n<tool_call>\n<function=f>\n"
+                       "<parameter=a>\n1\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
+                       "<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n" ANSWER;
+    static const char *const calls[] = {
+        "\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]",
+        "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]",
+        "\"content\":\"\",\"function_call\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}",
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        char messages[1024];
+        snprintf(messages, sizeof messages, "%s,{\"role\":\"assistant\",%s},{\"role\":\"tool\",\"content\":\"r\"}", USER("A"), calls[i]);
+        expect(messages, "", want);
+    }
+    /* What the model once wrote wrongly comes back with each turn. */
+    char *odd = prompts_from_chat("{\"messages\":[" USER("A") ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                                                              "\"arguments\":\"{broken\"}}]},{\"role\":\"tool\",\"content\":\"r\"}]}");
+    assert_non_null(strstr(odd, "<parameter=arguments>\n{broken\n</parameter>"));
+    mem_free(odd);
+}
+
+/* --------------------------------------------------------- pictures ------------------------------------------------------ */
+
+#define IMAGE "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,AA\"}}"
+
+static void test_pictures(void **state) {
+    (void)state;
+    chat_request r;
+    api_error e = {0};
+    assert_false(read_body(&r, "{\"messages\":[" USER("a") "," ASSISTANT("b") ",{\"role\":\"user\",\"content\":[" IMAGE "]}]}", &e));
+    assert_int_equal(e.status, 400);
+    assert_string_equal(e.param, "messages[2].content[0]");
+    conversation_free(&r.conversation);
+    /* the newest user message has one, whatever follows it */
+    assert_false(read_body(&r,
+                           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}," IMAGE
+                           "]}," ASSISTANT("b") ",{\"role\":\"tool\",\"content\":\"c\"}]}",
+                           &e));
+    assert_string_equal(e.param, "messages[0].content[1]");
+    conversation_free(&r.conversation);
+    assert_true(read_body(&r,
+                          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"see \"}," IMAGE
+                          "]}," ASSISTANT("b") "," USER("c") ",{\"role\":\"tool\",\"content\":[" IMAGE "]}]}",
+                          &e));
+    assert_non_null(strstr(r.conversation.warnings.data, "images were omitted"));
+    char *prompt = prompts_render(&r.conversation);
+    assert_non_null(strstr(prompt, "<|im_start|>user\nsee [image omitted: text-only server]<|im_end|>"));
+    assert_non_null(strstr(prompt, "<tool_response>\n[image omitted: text-only server]\n</tool_response>"));
+    mem_free(prompt);
+    conversation_free(&r.conversation);
+}
+
+/* ------------------------------------------------------ continued answers ------------------------------------------------ */
+
+static void test_a_last_answer_is_continued(void **state) {
+    (void)state;
+    const char *half = "<|im_start|>user\nA<|im_end|>\n" NO_THOUGHT "The answer";
+    expect(USER("A") "," ASSISTANT("The answer"), "", half);
+    expect(USER("A") "," ASSISTANT("The answer"), ",\"enable_thinking\":false", half);
+    expect(USER("A") "," ASSISTANT("<think>\\nhm\\n</think>\\n\\nThe answer"), "",
+           "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nThe answer");
+    expect(USER("A") ",{\"role\":\"assistant\",\"reasoning_content\":\"hm\",\"content\":\"The answer\"}", "",
+           "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nThe answer");
+    /* a thought that was cut goes on */
+    expect(USER("A") ",{\"role\":\"assistant\",\"reasoning_content\":\"hm\",\"content\":null}", "",
+           "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n<think>\nhm");
+    expect(USER("A") "," ASSISTANT("") "," ASSISTANT(""), "", "<|im_start|>user\nA<|im_end|>\n" ANSWER); /* says nothing */
+    expect(USER("A") ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}", "",
+           "<|im_start|>user\nA<|im_end|>\n" NO_THOUGHT "<tool_call>\n<function=f>\n</function>\n</tool_call><|im_end|>\n" ANSWER);
+}
+
+/* ---------------------------------------------------------- thoughts ----------------------------------------------------- */
+
+static void test_thoughts_that_come_back_are_kept(void **state) {
+    (void)state;
+    const char *with = "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\nB<|im_end|>\n<|im_start|>user\nC"
+                       "<|im_end|>\n" ANSWER;
+    const char *without = "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n" ANSWER;
+    const char *sent = USER("A") ",{\"role\":\"assistant\",\"reasoning_content\":\"hm\",\"content\":\"B\"}," USER("C");
+    expect(sent, "", with);
+    expect(USER("A") ",{\"role\":\"assistant\",\"reasoning\":\"hm\",\"content\":\"B\"}," USER("C"), "", with);
+    expect(sent, ",\"preserve_thinking\":false", without);
+    expect(sent, ",\"chat_template_kwargs\":{\"preserve_thinking\":false}", without);
+    expect(USER("A") "," ASSISTANT("B") "," USER("C"), "", without);
+}
+
+static void test_who_decides_about_thinking(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields;
+        int thinking; /* or 0 */
+        uint32_t budget;
+    } rows[] = {
+        {"", 1, 0},
+        {"\"enable_thinking\":false", 0, 0},
+        {"\"chat_template_kwargs\":{\"enable_thinking\":false}", 0, 0},
+        {"\"reasoning_effort\":\"none\"", 0, 0},
+        {"\"think\":false", 0, 0},
+        {"\"think\":\"low\"", 1, 2048},
+        {"\"reasoning\":{\"effort\":\"none\"}", 0, 0},
+        {"\"reasoning\":{\"enabled\":false}", 0, 0},
+        {"\"thinking\":{\"type\":\"disabled\"}", 0, 0},
+        {"\"thinking_budget\":0", 0, 0},
+        {"\"model\":\"qwen-instruct\"", 0, 0},
+        {"\"model\":\"qwen-thinking\"", 1, 0},
+        {"\"reasoning_effort\":\"minimal\"", 1, 512},
+        {"\"reasoning_effort\":\"low\"", 1, 2048},
+        {"\"reasoning\":{\"effort\":\"medium\",\"summary\":\"auto\"}", 1, 8192},
+        {"\"reasoning_effort\":\"high\"", 1, 0},
+        {"\"reasoning_effort\":\"xhigh\"", 1, 0},
+        {"\"output_config\":{\"effort\":\"low\"}", 1, 2048},
+        {"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}", 1, 1024},
+        {"\"thinking\":{\"type\":\"adaptive\"}", 1, 0},
+        {"\"thinking_budget\":77", 1, 77},
+        /* contradictions: the firmer word holds, wherever it stands */
+        {"\"enable_thinking\":true,\"chat_template_kwargs\":{\"enable_thinking\":false}", 1, 0},
+        {"\"chat_template_kwargs\":{\"enable_thinking\":false},\"enable_thinking\":true", 1, 0},
+        {"\"chat_template_kwargs\":{\"enable_thinking\":true},\"think\":false", 1, 0},
+        {"\"think\":false,\"model\":\"x-thinking\"", 0, 0},
+        {"\"model\":\"x-thinking\",\"thinking\":{\"type\":\"disabled\"}", 0, 0},
+        {"\"reasoning_effort\":\"none\",\"model\":\"x-thinking\"", 1, 0},
+        {"\"model\":\"x-instruct\",\"reasoning_effort\":\"high\"", 0, 0},
+        {"\"thinking\":{\"type\":\"adaptive\"},\"model\":\"x-instruct\"", 0, 0},
+        {"\"enable_thinking\":false,\"reasoning_effort\":\"high\"", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[512];
+        chat_request r;
+        api_error e = {0};
+        snprintf(body, sizeof body, "{\"messages\":[" USER("A") "]%s%s}", *rows[i].fields ? "," : "", rows[i].fields);
+        if (!read_body(&r, body, &e)) fail_msg("%s: %s", rows[i].fields, e.message);
+        if (r.conversation.thinking != rows[i].thinking) fail_msg("%s: thinking is %d", rows[i].fields, r.conversation.thinking);
+        if (r.conversation.thinking && r.conversation.thinking_budget != (rows[i].budget ? rows[i].budget : CONVERSATION_NO_BUDGET))
+            fail_msg("%s: the budget is %u", rows[i].fields, r.conversation.thinking_budget);
+        conversation_free(&r.conversation);
+    }
+}
+
+/* The card's values for answers without thoughts, unless the client or a greedy server says otherwise. */
+static void test_sampling_of_the_mode(void **state) {
+    (void)state;
+    chat_request r;
+    api_error e = {0};
+    assert_true(read_body(&r, "{\"messages\":[" USER("A") "]}", &e));
+    assert_true(r.conversation.sampling.temperature == 1 && r.conversation.sampling.presence_penalty == 0);
+    conversation_free(&r.conversation);
+    assert_true(read_body(&r, "{\"messages\":[" USER("A") "],\"think\":false}", &e));
+    const calla_sampling *s = &r.conversation.sampling;
+    assert_true(s->temperature == 0.7f && s->top_p == 0.8f && s->top_k == 20 && s->presence_penalty == 1.5f);
+    conversation_free(&r.conversation);
+    assert_true(read_body(&r, "{\"messages\":[" USER("A") "],\"think\":false,\"temperature\":0.1,\"presence_penalty\":0}", &e));
+    assert_true(s->temperature == 0.1f && s->top_p == 0.8f && s->presence_penalty == 0);
+    conversation_free(&r.conversation);
+}
+
+/* Tools reach the prompt in one form, whatever else a client says about them. */
+static void test_tools(void **state) {
+    (void)state;
+    chat_request r;
+    api_error e = {0};
+    assert_true(read_body(&r,
+                          "{\"messages\":[" USER("A") "],\"tools\":[{\"function\":{\"strict\":true,\"parameters\":{\"type\":\"object\","
+                                                      "\"if\":{\"then\":1}},\"name\":\"f\"},\"type\":\"function\",\"cache_control\":{}}]}",
+                          &e));
+    char *prompt = prompts_render(&r.conversation);
+    assert_non_null(strstr(prompt,
+                           "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+                           "\"if\": {\"then\": 1}}}}\n</tools>"));
+    mem_free(prompt);
+    conversation_free(&r.conversation);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_system_turns_in_front_are_folded),
+        cmocka_unit_test(test_later_system_turns_stay),
+        cmocka_unit_test(test_appending_a_system_turn_changes_nothing_before_it),
+        cmocka_unit_test(test_any_order_and_number),
+        cmocka_unit_test(test_calls_of_all_spellings),
+        cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_a_last_answer_is_continued),
+        cmocka_unit_test(test_thoughts_that_come_back_are_kept),
+        cmocka_unit_test(test_who_decides_about_thinking),
+        cmocka_unit_test(test_sampling_of_the_mode),
+        cmocka_unit_test(test_tools),
+    };
+    return cmocka_run_group_tests(tests, prompts_open, prompts_close);
+}
