@@ -387,6 +387,19 @@ static void test_pings_during_a_long_prompt(void **state) {
     mem_free(json);
 }
 
+static void test_progress_is_told_when_asked_for(void **state) {
+    (void)state;
+    reply r;
+    char *json = body_json("@prompt=2x50 one", "\"stream\":true,\"return_progress\":true");
+    post(json, &r);
+    outcome o = read_stream(&r);
+    assert_non_null(strstr(r.body.data, "\"prompt_progress\":{\"processed\":"));
+    assert_in_range(o.pings, 1, 3);
+    outcome_free(&o);
+    reply_free(&r);
+    mem_free(json);
+}
+
 /* -------------------------------------------------------- routes ------------------------------------------------------- */
 
 static void test_the_root_answers(void **state) {
@@ -416,6 +429,7 @@ int main(void) {
         cmocka_unit_test(test_half_a_surrogate_pair_is_no_reason_to_refuse),
         cmocka_unit_test(test_a_failure_in_a_stream_is_an_error_event),
         cmocka_unit_test(test_pings_during_a_long_prompt),
+        cmocka_unit_test(test_progress_is_told_when_asked_for),
         cmocka_unit_test(test_the_root_answers),
     };
     return cmocka_run_group_tests(tests, open_harness, close_harness);
