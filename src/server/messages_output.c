@@ -198,7 +198,7 @@ void messages_output_ping(completion *c) {
 }
 
 void messages_output_progress(completion *c, uint32_t done, uint32_t of) {
-    buffer_printf(begin_event(c, "ping"), ",\"prompt_progress\":{\"processed\":%u,\"total\":%u}", done, of);
+    buffer_printf(begin_event(c, "ping"), ",\"prompt_progress\":{\"processed\":%u,\"total\":%u,\"cached\":%u}", done, of, c->cached_tokens);
     send_event(c, "ping");
 }
 

@@ -2,6 +2,7 @@
  * two more. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/json.h"
 #include "server/reply.h"
@@ -12,11 +13,18 @@ static const char *const suffixes[] = {"", "-thinking", "-instruct"};
 static void write_model(const server *s, const char *suffix, buffer *out) {
     char id[sizeof s->info.model_name + 16];
     snprintf(id, sizeof id, "%s%s", s->info.model_name, suffix);
+    char date[32] = "";
+    const time_t started = (time_t)s->started;
+    struct tm tm;
+    if (gmtime_r(&started, &tm)) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &tm);
     buffer_append_str(out, "{\"id\":");
     json_append_string(out, id, strlen(id));
-    /* Clients look for the window under either name. */
-    buffer_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_window\":%u,\"max_model_len\":%u}",
+    /* OpenAI's names of things, then Anthropic's.  Clients look for the window under any of three names. */
+    buffer_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_window\":%u,\"max_model_len\":%u,",
                   (long long)s->started, s->info.context_tokens, s->info.context_tokens);
+    buffer_append_str(out, "\"type\":\"model\",\"display_name\":");
+    json_append_string(out, id, strlen(id));
+    buffer_printf(out, ",\"created_at\":\"%s\",\"max_input_tokens\":%u}", date, s->info.context_tokens);
 }
 
 void models_handle_list(connection *c) {
@@ -26,7 +34,7 @@ void models_handle_list(connection *c) {
         if (i) buffer_append_str(&body, ",");
         write_model(c->server, suffixes[i], &body);
     }
-    buffer_append_str(&body, "]}");
+    buffer_append_str(&body, "],\"has_more\":false}");
     reply_json(c, 200, NULL, &body);
     buffer_free(&body);
 }

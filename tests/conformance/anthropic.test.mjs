@@ -159,6 +159,17 @@ describe('scripted engine', () => {
     assert.equal(response.headers.get('x-calla-ignored'), 'metadata, service_tier');
   });
 
+  test('models', async () => {
+    const list = [];
+    for await (const model of client.models.list()) list.push(model);
+    assert.deepEqual(list.map((model) => model.id), ['scripted', 'scripted-thinking', 'scripted-instruct']);
+    const one = await client.models.retrieve('scripted');
+    assert.equal(one.type, 'model');
+    assert.equal(one.display_name, 'scripted');
+    assert.equal(one.max_input_tokens, 16384);
+    assert.ok(Math.abs(new Date(one.created_at) - Date.now()) < 600_000);
+  });
+
   test('an aborted request stops its job', async () => {
     const stream = await client.messages.create(say('@endless @token=10 text', { stream: true }));
     let events = 0;
