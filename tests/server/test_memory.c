@@ -70,7 +70,7 @@ static void check_at(const char *path, const char *json) {
         assert_true(n < 20000);
     }
     print_message("%lld allocations\n", n - 2);
-    assert_true(n > 20);
+    assert_true(n > 10);
     mem_free(request);
 }
 
@@ -116,6 +116,34 @@ static void test_messages(void **state) {
     }
 }
 
+static void test_responses(void **state) {
+    (void)state;
+    static const char form[] =
+        "{\"stream\":%s,\"include\":[\"reasoning.encrypted_content\",\"message.output_text.logprobs\"],\"top_logprobs\":1,\"tools\":["
+        "{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{\"type\":\"function\",\"name\":\"weather\",\"parameters\":{}}]},"
+        "{\"type\":\"custom\",\"name\":\"patch\",\"format\":{\"type\":\"grammar\",\"syntax\":\"lark\",\"definition\":\"x\"}},"
+        "{\"type\":\"web_search\"}],\"instructions\":\"A\",\"input\":[{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":"
+        "\"calla-thought:Hm\"},{\"type\":\"custom_tool_call\",\"name\":\"patch\",\"input\":\"x\"},{\"type\":\"custom_tool_call_output\","
+        "\"output\":\"y\"},{\"role\":\"user\",\"content\":\"Hm.</"
+        "think>Paris.<tool_call>\\n<function=n__weather>\\n<parameter=city>\\nParis\\n"
+        "</parameter>\\n</function>\\n</tool_call><tool_call>\\n<function=patch>\\n<parameter=input>\\nz\\n</parameter>\\n</function>\\n"
+        "</tool_call>\"}]}";
+    for (int stream = 0; stream < 2; stream++) {
+        buffer json = {0};
+        buffer_printf(&json, form, stream ? "true" : "false");
+        check_at("/v1/responses", json.data);
+        buffer_free(&json);
+    }
+}
+
+static void test_text(void **state) {
+    (void)state;
+    check_at("/v1/completions", "{\"prompt\":[\"<|im_start|>user\\nParis.\",[1,2]],\"echo\":true,\"n\":2,\"stop\":[\"zzz\"]}");
+    check_at("/v1/completions", "{\"prompt\":\"<|im_start|>user\\nParis.\",\"logprobs\":1,\"stream\":true}");
+    check_at("/tokenize", "{\"content\":\"Paris is the capital of France.\",\"with_pieces\":true}");
+    check_at("/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"Paris?\"}]}");
+}
+
 /* Opening the server itself. */
 static void test_open(void **state) {
     (void)state;
@@ -135,8 +163,8 @@ static void test_open(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),  cmocka_unit_test(test_whole),    cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_tools), cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_open),     cmocka_unit_test(test_whole),     cmocka_unit_test(test_stream), cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_responses), cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -198,6 +198,26 @@ static void test_silence_is_kept_alive_by_events(void **state) {
     stream_done(&s);
 }
 
+/* The text of a free-text tool is withheld until its end, which must not look like death. */
+static void test_a_withheld_input_is_kept_alive(void **state) {
+    (void)state;
+    stream s;
+    read_stream("{\"input\":\"@token=35 </think><tool_call>\\n<function=patch>\\n<parameter=input>\\na b c d e f g h i j k l m n o p q r s "
+                "t u v w x y "
+                "z a b c d e f g h i j k l m n o p q r s t u v w x y z\\n</parameter>\\n</function>\\n</tool_call>\",\"stream\":true,"
+                "\"tools\":[{\"type\":\"custom\",\"name\":\"patch\"}]}",
+                &s);
+    assert_true(s.keepalives >= 1);
+    assert_string_equal(json_str(s.last, "response.output.0.name"), "patch");
+    stream_done(&s);
+}
+
+static void test_half_a_surrogate_pair(void **state) {
+    (void)state;
+    check("\\ud83e and \\udd80 and \\ud83e\\udd80", "\"enable_thinking\":false",
+          "message:\xEF\xBF\xBD and \xEF\xBF\xBD and \xF0\x9F\xA6\x80|", "completed");
+}
+
 static void test_fields_come_back(void **state) {
     (void)state;
     reply r;
@@ -435,6 +455,8 @@ int main(void) {
         cmocka_unit_test(test_a_cut_answer_is_incomplete),
         cmocka_unit_test(test_a_failure_in_a_stream_is_told_in_it),
         cmocka_unit_test(test_silence_is_kept_alive_by_events),
+        cmocka_unit_test(test_a_withheld_input_is_kept_alive),
+        cmocka_unit_test(test_half_a_surrogate_pair),
         cmocka_unit_test(test_fields_come_back),
         cmocka_unit_test(test_log_probabilities),
         cmocka_unit_test(test_thoughts_are_sealed_on_request),

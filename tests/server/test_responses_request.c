@@ -122,6 +122,15 @@ static void test_earlier_items_come_first(void **state) {
     mem_free(b);
 }
 
+/* A last turn of the assistant is gone on with, an empty one left out. */
+static void test_the_answer_goes_on(void **state) {
+    (void)state;
+    assert_same("{\"input\":[{\"role\":\"user\",\"content\":\"Go\"},{\"role\":\"assistant\",\"content\":\"Half a sen\"}]}",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"Go\"},{\"role\":\"assistant\",\"content\":\"Half a sen\"}]}");
+    assert_same("{\"input\":[{\"role\":\"user\",\"content\":\"Go\"},{\"role\":\"assistant\",\"content\":[]}]}",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"Go\"}]}");
+}
+
 /* What one turn cannot hold in this order is two. */
 static void test_the_order_of_items_is_kept(void **state) {
     (void)state;
@@ -217,6 +226,7 @@ int main(void) {
         cmocka_unit_test(test_a_turn_has_the_bytes_of_the_chat_dialect),
         cmocka_unit_test(test_a_tool_loop_has_the_bytes_of_the_chat_dialect),
         cmocka_unit_test(test_earlier_items_come_first),
+        cmocka_unit_test(test_the_answer_goes_on),
         cmocka_unit_test(test_the_order_of_items_is_kept),
         cmocka_unit_test(test_tools_of_namespaces_and_free_text),
         cmocka_unit_test(test_what_is_left_out_is_named),
