@@ -5,9 +5,13 @@
 #include <stdio.h>
 
 #include "unit.h"
+#ifdef WATCHED
+#include "watch.h"
+#endif
 
 enum { MOST_BLOCKS = 256 };
-static void *blocks[MOST_BLOCKS];
+static simt_binding blocks[MOST_BLOCKS]; /* all memory that kernels may reach */
+static char labels[MOST_BLOCKS][16];
 static size_t n_blocks;
 static uint64_t random_state;
 
@@ -17,11 +21,17 @@ uint32_t kernel_number(uint32_t below) { return (uint32_t)((next() >> 32) * belo
 
 void *kernel_alloc(size_t bytes) {
     assert_true(n_blocks < MOST_BLOCKS);
-    void *p = aligned_alloc(256, (bytes + 255) / 256 * 256); /* the sanitizer's red zone begins at the next multiple of 256 */
+    const size_t whole = (bytes + 255) / 256 * 256; /* the sanitizer's red zone begins at the next multiple of 256 */
+    void *p = aligned_alloc(256, whole);
     assert_non_null(p);
-    memset(p, 0xFF, (bytes + 255) / 256 * 256);
-    return blocks[n_blocks++] = p;
+    memset(p, 0xFF, whole);
+    snprintf(labels[n_blocks], sizeof labels[n_blocks], "array %zu", n_blocks);
+    blocks[n_blocks] = (simt_binding){p, bytes, labels[n_blocks]};
+    n_blocks++;
+    return p;
 }
+
+void *kernel_copy(const void *data, size_t bytes) { return memcpy(kernel_alloc(bytes), data, bytes); }
 
 float *kernel_floats(size_t n, float range) {
     float *p = kernel_alloc(n * sizeof *p);
@@ -38,7 +48,7 @@ float *kernel_filled(size_t n, float value) {
 }
 
 void kernel_free_all(void) {
-    while (n_blocks) free(blocks[--n_blocks]);
+    while (n_blocks) free(blocks[--n_blocks].data);
 }
 
 weight_mat kernel_matrix(uint32_t count, uint32_t rows, uint32_t cols, uint32_t bits, uint32_t group) {
@@ -70,13 +80,24 @@ metal_mat kernel_metal_matrix(const weight_mat *m) {
                        .groups = (uint32_t)weight_row_groups(m)};
 }
 
+/* Under the label of its array, where it is one. */
+static simt_binding bound(const kernel_out *out) {
+    for (size_t i = 0; i < n_blocks; i++)
+        if (blocks[i].data == out->data) return blocks[i];
+    return (simt_binding){out->data, out->bytes, "out"};
+}
+
 void kernel_run(const char *name, const void *args, size_t args_bytes, const metal_step *step, const uint32_t grid[3], uint32_t threads,
                 size_t threadgroup_bytes, const kernel_out *out, size_t n_out) {
     metal_step t = *step;
-    simt_dispatch d = {.kernel = name, .threads = {threads, 1, 1}, .threadgroups = {grid[0], grid[1], grid[2]}};
+    simt_dispatch d = {.kernel = name,
+                       .threads = {threads, 1, 1},
+                       .threadgroups = {grid[0], grid[1], grid[2]},
+                       .reachable = blocks,
+                       .n_reachable = n_blocks};
     d.buffer[0] = (simt_binding){.data = (void *)(uintptr_t)args, .bytes = args_bytes, .label = "args"};
     d.buffer[1] = (simt_binding){.data = &t, .bytes = sizeof t, .label = "step"};
-    for (size_t i = 0; i < n_out; i++) d.buffer[2 + i] = (simt_binding){.data = out[i].data, .bytes = out[i].bytes, .label = "out"};
+    for (size_t i = 0; i < n_out; i++) d.buffer[2 + i] = bound(&out[i]);
     d.threadgroup_bytes[0] = threadgroup_bytes;
     if (!simt_run_both(&d)) {
         print_error("%s\n", simt_error());
@@ -89,4 +110,18 @@ void kernel_close(const char *what, double got, double want, double tolerance) {
         print_error("%s: %.9g, expected %.9g within %.3g\n", what, got, want, tolerance);
         fail();
     }
+}
+
+uint64_t kernel_loads(const void *data) {
+    uint64_t bytes = 0;
+#ifdef WATCHED
+    uint32_t n;
+    const simt_traffic *t = simt_watch_buffers(&n);
+    for (size_t b = 0; b < n_blocks; b++)
+        for (uint32_t i = 0; i < n && blocks[b].data == data; i++)
+            if (!strcmp(t[i].label, blocks[b].label)) bytes += t[i].loads;
+#else
+    (void)data;
+#endif
+    return bytes;
 }

@@ -27,8 +27,9 @@ void kernel_run(const char *name, const void *args, size_t args_bytes, const met
 #define KERNEL_GRID(x, y, z) ((const uint32_t[3]){x, y, z})
 #define KERNEL_OUT(...) ((const kernel_out[]){__VA_ARGS__}), sizeof((const kernel_out[]){__VA_ARGS__}) / sizeof(kernel_out)
 
-/* Memory of n floats that ends where they end: whatever lies behind is caught by AddressSanitizer.  Freed by kernel_free_all. */
+/* Memory that kernels may reach, and nothing beyond its end.  Freed by kernel_free_all. */
 void *kernel_alloc(size_t bytes);
+void *kernel_copy(const void *data, size_t bytes);
 float *kernel_floats(size_t n, float range); /* random, uniform in ±range */
 float *kernel_nans(size_t n);
 float *kernel_filled(size_t n, float value);
@@ -39,6 +40,14 @@ uint32_t kernel_number(uint32_t below);
 /* `count` random matrices.  As weights for the reference, and as the kernels see them. */
 weight_mat kernel_matrix(uint32_t count, uint32_t rows, uint32_t cols, uint32_t bits, uint32_t group);
 metal_mat kernel_metal_matrix(const weight_mat *m);
+
+/* Bytes that the loads of the last dispatch took of an array, again and again; only where kernels are watched. */
+uint64_t kernel_loads(const void *data);
+#ifdef WATCHED
+enum { kernels_watched = 1 };
+#else
+enum { kernels_watched = 0 };
+#endif
 
 /* |got − want| ≤ tolerance, and neither is NaN. */
 void kernel_close(const char *what, double got, double want, double tolerance);

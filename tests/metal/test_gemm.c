@@ -71,6 +71,8 @@ static void check_gemm(const struct form *f, uint32_t rows, uint32_t outputs, ui
     const kernel_out written = {out, n * sizeof *out};
     kernel_run(name, &a, sizeof a, &t, grid, narrow ? METAL_NARROW_THREADS : METAL_GEMM_THREADS, narrow ? METAL_TG_NARROW : METAL_TG_GEMM,
                &written, 1);
+    if (kernels_watched && outputs % tile == 0) /* each weight once for 64 rows */
+        assert_int_equal(kernel_loads(w.codes), outputs * weight_row_bytes(&w) * ((rows + METAL_GEMM_ROWS - 1) / METAL_GEMM_ROWS));
     for (size_t i = 0; i < n; i++) {
         const uint32_t r = (uint32_t)(i / out_stride), o = (uint32_t)(i % out_stride);
         if (o >= outputs) { /* between the rows */
@@ -165,8 +167,12 @@ static void check_experts(const struct form *f, uint32_t rows, uint32_t top_k, u
     char name[64];
     snprintf(name, sizeof name, "expert_gemm_in_%s_%s", f->name, fast ? "fast" : "exact");
     const kernel_out written_in = {in, (size_t)places * width * sizeof *in};
+    uint64_t readings = 0; /* of an expert's weights */
+    for (uint32_t e = 0; e < experts; e++) readings += (first[e + 1] - first[e] + METAL_GEMM_ROWS - 1) / METAL_GEMM_ROWS;
     const uint32_t grid_in[3] = {(width + METAL_SWIGLU_GEMM_OUTPUTS - 1) / METAL_SWIGLU_GEMM_OUTPUTS, experts, 1};
     kernel_run(name, &a, sizeof a, &t, grid_in, METAL_GEMM_THREADS, METAL_TG_GEMM, &written_in, 1);
+    if (kernels_watched && width % METAL_SWIGLU_GEMM_OUTPUTS == 0)
+        assert_int_equal(kernel_loads(gate.codes), readings * width * weight_row_bytes(&gate));
     for (uint32_t p = 0; p < places; p++)
         for (uint32_t o = 0; o < width; o++) {
             const float *row = x + (size_t)(p / top_k) * hidden;
@@ -177,6 +183,8 @@ static void check_experts(const struct form *f, uint32_t rows, uint32_t top_k, u
     const kernel_out written_out = {partial, (size_t)places * hidden * sizeof *partial};
     const uint32_t grid_out[3] = {(hidden + METAL_GEMM_OUTPUTS - 1) / METAL_GEMM_OUTPUTS, experts, 1};
     kernel_run(name, &a, sizeof a, &t, grid_out, METAL_GEMM_THREADS, METAL_TG_GEMM, &written_out, 1);
+    if (kernels_watched && hidden % METAL_GEMM_OUTPUTS == 0)
+        assert_int_equal(kernel_loads(down.codes), readings * hidden * weight_row_bytes(&down));
     for (uint32_t p = 0; p < places; p++)
         for (uint32_t o = 0; o < hidden; o++) {
             const sum s = dot(&down, expert[p], o, in + (size_t)p * width);
