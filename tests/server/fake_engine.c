@@ -11,6 +11,8 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json.h"
+#include "base/map.h"
 #include "base/memory.h"
 
 struct calla_engine {
@@ -19,6 +21,8 @@ struct calla_engine {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t wake, done;
+    json_object *script; /* array of answers */
+    size_t script_at;
     calla_session *jobs; /* in order of arrival; the first max_sequences run */
     fake_stats stats;
     bool closing, broken;
@@ -35,6 +39,7 @@ struct calla_session {
     void *user;
     calla_generate_options options;
     calla_ids answer;
+    json_object *line; /* of the script, or NULL; borrowed */
     size_t at;
     uint32_t generated, prompt_steps, prompt_step, prompt_ms, token_ms, fail_at;
     uint32_t forced;
@@ -83,8 +88,68 @@ static void print_options(const calla_generate_options *o, buffer *out) {
     for (size_t i = 0; i < p->n_bias; i++) buffer_printf(out, "%d:%g,", p->bias_ids[i], (double)p->bias[i]);
 }
 
-/* The last user message of the prompt becomes the answer. */
+static json_object *member(json_object *object, const char *name) {
+    json_object *value = NULL;
+    json_object_object_get_ex(object, name, &value);
+    return value;
+}
+
+/* Of an array; NULL where it is none or shorter. */
+static json_object *element(json_object *array, size_t i) {
+    return json_object_is_type(array, json_type_array) ? json_object_array_get_idx(array, i) : NULL;
+}
+
+static uint32_t number(json_object *object, const char *name) { return (uint32_t)json_object_get_int64(member(object, name)); }
+
+/* A line of the script file becomes the answer. */
+static calla_status read_line(calla_session *s, json_object *line, calla_error *err) {
+    json_object *text = member(line, "text"), *ids = member(line, "ids"), *prompt = member(line, "prompt");
+    s->line = line;
+    s->prompt_steps = (uint32_t)json_object_get_int64(element(prompt, 0));
+    s->prompt_ms = (uint32_t)json_object_get_int64(element(prompt, 1));
+    s->token_ms = number(line, "token_ms");
+    s->fails = member(line, "fail") != NULL;
+    s->fail_at = number(line, "fail");
+    s->endless = json_object_get_boolean(member(line, "endless"));
+    if (json_object_get_boolean(member(line, "refuse"))) return error_set(err, CALLA_E_LIMIT, "the script refuses");
+    if (text)
+        return calla_text_encode(s->engine->text, json_object_get_string(text), (size_t)json_object_get_string_len(text), &s->answer, err);
+    s->answer.n = ids ? json_object_array_length(ids) : 0;
+    s->answer.ids = mem_array(s->answer.n + 1, sizeof *s->answer.ids);
+    if (!s->answer.ids) return error_nomem(err, "a script");
+    for (size_t i = 0; i < s->answer.n; i++) s->answer.ids[i] = json_object_get_int(element(ids, i));
+    return CALLA_OK;
+}
+
+static json_object *next_line(calla_engine *e) {
+    json_object *line = NULL;
+    pthread_mutex_lock(&e->mutex);
+    if (e->script && e->script_at < json_object_array_length(e->script)) line = element(e->script, e->script_at++);
+    pthread_mutex_unlock(&e->mutex);
+    return line;
+}
+
+static void load_script(calla_engine *e, const char *path) {
+    char *text;
+    size_t n;
+    calla_error err;
+    if (file_read(path, 64 << 20, &text, &n, &err)) fprintf(stderr, "%s\n", err.message), abort();
+    e->script = json_object_new_array();
+    for (char *p = text, *end; p < text + n; p = end + 1) {
+        end = memchr(p, '\n', (size_t)(text + n - p));
+        if (!end) end = text + n;
+        json_object *line = NULL;
+        if (end == p) continue;
+        if (json_parse(p, (size_t)(end - p), path, &line, &err)) fprintf(stderr, "%s\n", err.message), abort();
+        json_object_array_add(e->script, line);
+    }
+    mem_free(text);
+}
+
+/* The last user message of the prompt becomes the answer, or the next line of the script. */
 static calla_status read_script(calla_session *s, const calla_generate_options *options, calla_error *err) {
+    json_object *line = next_line(s->engine);
+    if (line) return read_line(s, line, err);
     static const char user[] = "<|im_start|>user\n", turn_end[] = "<|im_end|>";
     char *text = NULL;
     size_t n = 0;
@@ -127,6 +192,23 @@ static int32_t forced_token(calla_session *s) {
     return id;
 }
 
+/* Log-probabilities of the step's token. */
+static void fill_logprobs(const calla_session *s, calla_event *e, calla_token_logprob *top) {
+    json_object *given = element(member(s->line, "logprobs"), s->generated);
+    json_object *alternatives = element(member(s->line, "top"), s->generated);
+    e->logprob = given ? (float)json_object_get_double(given) : -0.25f;
+    e->n_top = s->options.n_top_logprobs;
+    if (alternatives && json_object_array_length(alternatives) < e->n_top) e->n_top = (uint32_t)json_object_array_length(alternatives);
+    for (uint32_t k = 0; k < e->n_top; k++) {
+        json_object *pair = element(alternatives, k);
+        top[k] = (calla_token_logprob){.id = e->id + (int32_t)k, .logprob = -0.25f - (float)k};
+        if (pair)
+            top[k] = (calla_token_logprob){.id = json_object_get_int(element(pair, 0)),
+                                           .logprob = (float)json_object_get_double(element(pair, 1))};
+    }
+    e->top = top;
+}
+
 /* What the session's next step reports; true if the job ends with it.  Called without the lock. */
 static bool step(calla_session *s) {
     calla_event e = {.prompt_tokens = (uint32_t)s->n_prompt};
@@ -150,10 +232,7 @@ static bool step(calla_session *s) {
     e.kind = CALLA_EVENT_TOKEN;
     e.id = forced >= 0 ? forced : stop ? 0 : s->answer.ids[s->at++]; /* of a stop token only is_stop counts */
     e.is_stop = stop;
-    e.logprob = -0.25f;
-    e.n_top = s->options.n_top_logprobs;
-    for (uint32_t k = 0; k < e.n_top; k++) top[k] = (calla_token_logprob){.id = e.id + (int32_t)k, .logprob = -0.25f - (float)k};
-    e.top = top;
+    fill_logprobs(s, &e, top);
     s->generated++;
     s->fn(s->user, &e);
     if (!stop && s->generated < s->options.max_tokens) return false;
@@ -238,6 +317,7 @@ calla_engine *fake_engine_open(const fake_options *options) {
                                   .vocabulary = calla_text_vocabulary(options->text),
                                   .defaults = {.temperature = 1, .top_k = 20, .top_p = 0.95f, .repetition_penalty = 1}};
     e->info.vocabulary_rows = e->info.vocabulary;
+    if (options->script) load_script(e, options->script);
     pthread_mutex_init(&e->mutex, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->done, NULL);
@@ -258,6 +338,7 @@ void calla_engine_close(calla_engine *e) {
     }
     pthread_cond_destroy(&e->wake);
     pthread_cond_destroy(&e->done);
+    json_object_put(e->script);
     pthread_mutex_destroy(&e->mutex);
     mem_free(e);
 }

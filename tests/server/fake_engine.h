@@ -11,7 +11,15 @@
  *   @options          the answer is the list of generate options received
  *   @choice           the answer is preceded by the number of the choice
  *
- * Log-probabilities are made up: -0.25 for the token, -0.25-k for alternative k, whose id is k above. */
+ * Or the answers come from a file (fake_options.script), one JSON object a line, in the order in which jobs are started; when it is used up, the
+ * user says the answers again.  Its members, all optional:
+ *
+ *   "text", or "ids": [id, …]   the answer
+ *   "prompt": [STEPS, MS], "token_ms": MS, "fail": N, "refuse": true, "endless": true    as the directives
+ *   "logprobs": [x, …]          of each token
+ *   "top": [[[id, x], …], …]    alternatives of each token
+ *
+ * Log-probabilities that no file gives are made up: -0.25 for the token, -0.25-k for alternative k, whose id is k above. */
 #ifndef CALLA_TESTS_SERVER_FAKE_ENGINE_H
 #define CALLA_TESTS_SERVER_FAKE_ENGINE_H
 
@@ -21,6 +29,7 @@ typedef struct fake_options {
     const calla_text *text;
     uint32_t context_tokens; /* default 4096 */
     uint32_t max_sequences;  /* default 4 */
+    const char *script;      /* a file of answers, or NULL */
 } fake_options;
 
 calla_engine *fake_engine_open(const fake_options *options);
