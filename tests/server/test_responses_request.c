@@ -2,8 +2,10 @@
  * dialect. */
 #include "unit.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "base/memory.h"
 #include "prompts.h"
 #include "server/responses_request.h"
@@ -221,6 +223,26 @@ static void test_mapping_of_tools(void **state) {
     close_body(&r);
 }
 
+/* The second request of a tool turn as Codex 0.171.0 sends it, its texts replaced by filler of the same length. */
+static void test_a_recorded_request(void **state) {
+    (void)state;
+    char *path = path_join(getenv("CALLA_TEST_DATA"), "server/requests/codex.json"), *body = NULL;
+    size_t n = 0;
+    calla_error err;
+    responses_request r = {0};
+    api_error e = {0};
+    if (file_read(path, 1 << 20, &body, &n, &err)) fail_msg("%s", err.message);
+    if (!read_body(&r, body, NULL, &e)) fail_msg("%s", e.message);
+    assert_int_equal(r.n_tools, 12); /* five of them in a namespace */
+    assert_true(r.encrypted_reasoning && !r.store && r.conversation.stream);
+    assert_string_equal(r.conversation.warnings.data, "tools of type web_search were left out");
+    assert_string_equal(r.conversation.ignored.data, "prompt_cache_key, client_metadata");
+    assert_int_equal(prompts_count_turns(&r.conversation), 6); /* system, two of the user, assistant, tool, and the answer's */
+    close_body(&r);
+    mem_free(body);
+    mem_free(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_turn_has_the_bytes_of_the_chat_dialect),
@@ -233,6 +255,7 @@ int main(void) {
         cmocka_unit_test(test_what_is_no_text_is_noted),
         cmocka_unit_test(test_content_never_becomes_a_turn),
         cmocka_unit_test(test_mapping_of_tools),
+        cmocka_unit_test(test_a_recorded_request),
     };
     return cmocka_run_group_tests(tests, prompts_open, prompts_close);
 }
