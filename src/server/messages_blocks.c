@@ -59,7 +59,6 @@ static void add_note(conversation *c, const char *type) {
     conversation_warn(c, "%.40s omitted", type);
 }
 
-/* Where there can be no picture: the system's and the assistant's messages. */
 static bool add_text_or_note(conversation *c, json_object *block, const char *where, api_error *e) {
     const char *type = type_of(block);
     if (!*type) return api_error_set(e, 400, NULL, where, "%s must be an object with a type", where);
@@ -68,23 +67,31 @@ static bool add_text_or_note(conversation *c, json_object *block, const char *wh
     return true;
 }
 
+/* A document's source if it holds text: "text" with data, "content" with blocks. */
+static json_object *text_source(json_object *block) {
+    json_object *source = params_member(block, "source");
+    const bool holds =
+        (word_is(params_member(source, "type"), "text") && json_object_is_type(params_member(source, "data"), json_type_string)) ||
+        word_is(params_member(source, "type"), "content");
+    return holds ? source : NULL;
+}
+
 /* What a text-only model can have of a block: its text, or a note that it is not there. */
 static bool add_any(conversation *c, json_object *block, const char *where, api_error *e) {
     const char *type = type_of(block);
-    json_object *source = params_member(block, "source");
-    if (!strcmp(type, "image")) {
-        conversation_image(c, where);
-    } else if (!strcmp(type, "document") && word_is(params_member(source, "type"), "text") &&
-               json_object_is_type(params_member(source, "data"), json_type_string)) {
-        add_text(c, params_member(source, "data"));
-    } else if (!strcmp(type, "document") && word_is(params_member(source, "type"), "content")) {
-        return each_block(c, params_member(source, "content"), where, add_any, e);
-    } else if (!strcmp(type, "search_result")) {
-        return each_block(c, params_member(block, "content"), where, add_any, e);
-    } else {
-        return add_text_or_note(c, block, where, e);
-    }
+    json_object *source = !strcmp(type, "document") ? text_source(block) : NULL;
+    if (!strcmp(type, "search_result")) return each_block(c, params_member(block, "content"), where, add_any, e);
+    if (!source) return add_text_or_note(c, block, where, e);
+    if (word_is(params_member(source, "type"), "content")) return each_block(c, params_member(source, "content"), where, add_any, e);
+    add_text(c, params_member(source, "data"));
     return true;
+}
+
+/* What the user asks about now is not left out: the answer would be about nothing. */
+static bool check_readable(json_object *block, const char *where, api_error *e) {
+    const char *type = type_of(block);
+    if (strcmp(type, "image") != 0 && (strcmp(type, "document") != 0 || text_source(block))) return true;
+    return api_error_set(e, 400, "unsupported_content", where, "%s is of type %s, but this server takes text only", where, type);
 }
 
 /* ------------------------------------------------------- messages ------------------------------------------------------- */
@@ -98,21 +105,20 @@ static bool add_result(conversation *c, json_object *block, const char *where, a
     return true;
 }
 
+static bool is_result(json_object *block) { return !strcmp(type_of(block), "tool_result"); }
+
 /* A user message may hold results of tools, which are messages of their own in calla; one that holds nothing else leaves no user message. */
-static bool add_user(conversation *c, json_object *content, const char *where, api_error *e) {
+static bool add_user(conversation *c, json_object *content, bool newest, const char *where, api_error *e) {
     const size_t n = json_object_is_type(content, json_type_array) ? json_object_array_length(content) : 0;
-    if (!n) {
-        conversation_begin(c, ROLE_USER);
-        if (!each_block(c, content, where, add_any, e)) return false;
-        conversation_end(c);
-        return true;
-    }
-    bool open = false;
+    bool open = !n;
+    if (open) conversation_begin(c, ROLE_USER);
+    if (!n && !each_block(c, content, where, add_any, e)) return false;
     for (size_t i = 0; i < n; i++) {
         char place[MAX_PLACE];
         place_of(place, where, i);
         json_object *block = json_object_array_get_idx(content, i);
-        const bool result = !strcmp(type_of(block), "tool_result");
+        const bool result = is_result(block);
+        if (newest && !check_readable(block, place, e)) return false;
         if (result && open) conversation_end(c);
         if (!result && !open) conversation_begin(c, ROLE_USER);
         open = !result;
@@ -120,6 +126,19 @@ static bool add_user(conversation *c, json_object *content, const char *where, a
     }
     if (open) conversation_end(c);
     return true;
+}
+
+/* The last message that the user wrote, rather than a tool; SIZE_MAX: there is none. */
+static size_t find_newest(json_object *messages) {
+    for (size_t i = json_object_array_length(messages); i-- > 0;) {
+        json_object *message = json_object_array_get_idx(messages, i), *content = params_member(message, "content");
+        if (!word_is(params_member(message, "role"), "user")) continue;
+        const size_t n = json_object_is_type(content, json_type_array) ? json_object_array_length(content) : 0;
+        bool results = false;
+        for (size_t k = 0; k < n; k++) results |= is_result(json_object_array_get_idx(content, k));
+        if (!results) return i;
+    }
+    return SIZE_MAX;
 }
 
 static bool add_assistant_block(conversation *c, json_object *block, const char *where, api_error *e) {
@@ -138,13 +157,13 @@ static bool add_assistant_block(conversation *c, json_object *block, const char 
     return true;
 }
 
-static bool add_message(conversation *c, json_object *message, const char *where, api_error *e) {
+static bool add_message(conversation *c, json_object *message, bool newest, const char *where, api_error *e) {
     const char *role = params_string(params_member(message, "role"));
     char place[MAX_PLACE];
     if (!role) return api_error_set(e, 400, NULL, where, "%s must be an object with a role", where);
     snprintf(place, sizeof place, "%.100s.content", where);
     json_object *content = params_member(message, "content");
-    if (!strcmp(role, "user")) return add_user(c, content, place, e);
+    if (!strcmp(role, "user")) return add_user(c, content, newest, place, e);
     const bool assistant = !strcmp(role, "assistant");
     if (!assistant && strcmp(role, "system") != 0)
         return api_error_set(e, 400, NULL, where, "%s.role is %.40s, but must be user, assistant or system", where, role);
@@ -158,10 +177,11 @@ bool messages_read_turns(conversation *c, json_object *messages, api_error *e) {
     if (!messages) return api_error_set(e, 400, "missing_parameter", "messages", "messages is missing");
     if (!json_object_is_type(messages, json_type_array) || !json_object_array_length(messages))
         return api_error_set(e, 400, NULL, "messages", "messages must be an array of at least one message");
+    const size_t newest = find_newest(messages);
     for (size_t i = 0; i < json_object_array_length(messages); i++) {
         char place[MAX_PLACE];
         place_of(place, "messages", i);
-        if (!add_message(c, json_object_array_get_idx(messages, i), place, e)) return false;
+        if (!add_message(c, json_object_array_get_idx(messages, i), i == newest, place, e)) return false;
     }
     return true;
 }

@@ -3,8 +3,10 @@
 #include "unit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "base/memory.h"
 #include "prompts.h"
 #include "server/messages.h"
@@ -212,6 +214,21 @@ static void test_pictures(void **state) {
         "<tool_response>\n[image omitted: text-only server]\n</tool_response>");
 }
 
+static void test_documents_that_are_no_text(void **state) {
+    (void)state;
+#define PDF "{\"type\":\"document\",\"source\":{\"type\":\"base64\",\"media_type\":\"application/pdf\",\"data\":\"AAAA\"}}"
+    assert_refused("{\"messages\":[{\"role\":\"user\",\"content\":[" PDF "]}]}", "messages[0].content[0]", "text only");
+    assert_refused(
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"A\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"B\"}," PDF
+        "]},{\"role\":\"assistant\",\"content\":\"It\"}]}",
+        "messages[1].content[1]", "text only");
+    assert_prompt_has("{\"messages\":[{\"role\":\"user\",\"content\":[" PDF "]},{\"role\":\"user\",\"content\":\"A\"}]}",
+                      "[document omitted: text-only server]");
+    /* what a tool read, which agents put beside its result */
+    assert_prompt_has("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"content\":\"Read.\"}," PDF "]}]}",
+                      "[document omitted: text-only server]");
+}
+
 static void test_content_never_becomes_a_turn(void **state) {
     (void)state;
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"t\","
@@ -240,6 +257,31 @@ static void test_tools_of_unknown_kinds_are_left_out(void **state) {
     conversation_free(&c);
     assert_both("{\"tool_choice\":{\"type\":\"none\"},\"tools\":[{\"name\":\"bare\"}]," HI, "{" HI);
     assert_both("{\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":false},\"tools\":[]," HI, "{" HI);
+}
+
+/* The second request of a turn with a tool, recorded from Claude Code 2.1.197 (tests/conformance/record.mjs). */
+static void test_what_an_agent_sends(void **state) {
+    (void)state;
+    static const char *const roles[] = {"system", "user", "system", "assistant", "tool"};
+    char *path = path_join(getenv("CALLA_TEST_DATA"), "server/requests/claude-code.json"), *body = NULL;
+    size_t n = 0;
+    conversation c = {0};
+    api_error e = {0};
+    assert_int_equal(file_read(path, 1 << 20, &body, &n, NULL), CALLA_OK);
+    conversation_init(&c, prompts_info());
+    if (!messages_request_read(&c, body, n, &e)) fail_msg("%s", e.message);
+    assert_int_equal(json_object_array_length(c.messages), sizeof roles / sizeof *roles);
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        assert_string_equal(params_string(params_member(json_object_array_get_idx(c.messages, i), "role")), roles[i]);
+    assert_int_equal(json_object_array_length(c.tools), 24);
+    assert_true(c.thinking && c.stream);
+    assert_int_equal(c.max_tokens, 32000);
+    assert_string_equal(c.ignored.data, "metadata, context_management");
+    assert_int_equal(c.warnings.n, 0);
+    assert_int_equal(prompts_count_turns(&c), 6); /* these and the answer's */
+    conversation_free(&c);
+    mem_free(body);
+    mem_free(path);
 }
 
 static void test_what_is_refused_names_the_field(void **state) {
@@ -289,8 +331,10 @@ int main(void) {
         cmocka_unit_test(test_the_billing_line_is_no_part_of_the_prompt),
         cmocka_unit_test(test_history_of_other_servers_is_taken),
         cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_documents_that_are_no_text),
         cmocka_unit_test(test_content_never_becomes_a_turn),
         cmocka_unit_test(test_tools_of_unknown_kinds_are_left_out),
+        cmocka_unit_test(test_what_an_agent_sends),
         cmocka_unit_test(test_what_is_refused_names_the_field),
     };
     return cmocka_run_group_tests(tests, prompts_open, prompts_close);
