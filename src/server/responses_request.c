@@ -68,13 +68,6 @@ static bool read_text(void *request, const char *name, json_object *value, api_e
                          "text.format can only be of type text: ask for JSON in the prompt and check it");
 }
 
-static bool read_reasoning(void *request, const char *name, json_object *value, api_error *e) {
-    if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);
-    json_object *effort = params_member(value, "effort");
-    if (!effort || (params_string(effort) && conversation_effort(request, params_string(effort)))) return true;
-    return api_error_set(e, 400, NULL, "reasoning.effort", "reasoning.effort must be none, minimal, low, medium, high, xhigh or max");
-}
-
 static bool read_stream_options(void *request, const char *name, json_object *value, api_error *e) {
     static const param rows[] = {{.name = "include_obfuscation", .kind = PARAM_HARMLESS}};
     static const param_table table = {.prefix = "stream_options.", .rows = rows, .n = 1};
@@ -130,11 +123,6 @@ static const param rows[] = {
      .max = CALLA_MAX_TOP_LOGPROBS,
      .help = "Alternatives to each token; with it log-probabilities are included."},
     {.name = "text", .kind = PARAM_CUSTOM, .read = read_text, .type = "object", .help = "Its `format` can only be `{\"type\": \"text\"}`."},
-    {.name = "reasoning",
-     .kind = PARAM_CUSTOM,
-     .read = read_reasoning,
-     .type = "object",
-     .help = "`effort` as `reasoning_effort`. There are no summaries: thoughts come as they are."},
     {.name = "stream_options", .kind = PARAM_CUSTOM, .read = read_stream_options, .type = "object", .help = "Nothing in it has an effect."},
     {.name = "metadata", .kind = PARAM_CUSTOM, .read = read_metadata, .type = "object", .help = "Comes back in the response."},
 

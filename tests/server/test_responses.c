@@ -2,6 +2,7 @@
 #include "unit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -198,6 +199,16 @@ static void test_silence_is_kept_alive_by_events(void **state) {
     stream_done(&s);
 }
 
+static void test_progress_on_request(void **state) {
+    (void)state;
+    reply r;
+    harness_post_to(&h, PATH, "{\"input\":\"@prompt=4x50 Hi.\",\"enable_thinking\":false,\"stream\":true,\"return_progress\":true}", &r);
+    assert_int_equal(r.status, 200);
+    assert_non_null(
+        strstr(r.body.data, "event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":2,\"prompt_progress\":{\"processed\":"));
+    reply_free(&r);
+}
+
 /* The text of a free-text tool is withheld until its end, which must not look like death. */
 static void test_a_withheld_input_is_kept_alive(void **state) {
     (void)state;
@@ -367,7 +378,8 @@ static void test_seventy_rounds_of_tools(void **state) {
     harness_open(&long_window, NULL, &fake);
     buffer items = {0};
     buffer_append_str(&items, "{\"role\":\"user\",\"content\":\"Round 0.</think>" CALL "\"}");
-    for (int round = 0; round < 70; round++) {
+    const int rounds = getenv("CALLA_TEST_SHORT") ? 15 : 70;
+    for (int round = 0; round < rounds; round++) {
         buffer body = {0};
         buffer_printf(&body, "{\"store\":false,\"include\":[\"reasoning.encrypted_content\"],\"tools\":[" TOOL "],\"input\":[");
         buffer_append(&body, items.data, items.n);
@@ -455,6 +467,7 @@ int main(void) {
         cmocka_unit_test(test_a_cut_answer_is_incomplete),
         cmocka_unit_test(test_a_failure_in_a_stream_is_told_in_it),
         cmocka_unit_test(test_silence_is_kept_alive_by_events),
+        cmocka_unit_test(test_progress_on_request),
         cmocka_unit_test(test_a_withheld_input_is_kept_alive),
         cmocka_unit_test(test_half_a_surrogate_pair),
         cmocka_unit_test(test_fields_come_back),
