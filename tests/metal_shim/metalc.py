@@ -5,7 +5,8 @@
   metalc.py fast FILE.metal -o OUT.o  optimized, nothing watched
   metalc.py watched FILE.metal -o OUT.o   every load and store reported to trace.c, undefined behaviour checked
 
-Options: -I DIR, -D NAME=VALUE, --depfile FILE, --asan (fast and watched: AddressSanitizer too), --keep FILE (the C++ that was compiled).
+Options: -I DIR, -D NAME=VALUE, --depfile FILE, --asan (of fast: AddressSanitizer and UndefinedBehaviorSanitizer, with their own runtimes; the
+checks of watched are narrower and need none), --keep FILE (the C++ that was compiled).
 
 The file is preprocessed as Metal would (with __METAL_VERSION__), so it may use Metal's own syntax throughout.  What C++ does not know is
 rewritten here: kernels, [[attributes]], function constants, threadgroup variables, constructors of vectors, literals such as 1.0h and
@@ -409,8 +410,8 @@ def main():
     if arguments.keep:
         Path(arguments.keep).write_text(text)
     command = [clang, *COMMON, *MODES[arguments.mode], f'-I{HERE}/simt']
-    if arguments.asan:
-        command += ['-fsanitize=address', '-fsanitize-address-use-after-return=never']
+    if arguments.asan and arguments.mode == 'fast':
+        command += ['-fsanitize=address,undefined', '-fno-sanitize=function,vptr', '-fsanitize-address-use-after-return=never']
     if arguments.mode != 'check':
         if not arguments.out:
             parser.error('-o is missing')

@@ -77,7 +77,8 @@ static float number_at(size_t i) { return (float)((i * 37 + 11) % 13) - 6; }
 static uint16_t half_of(float whole) {
     int exponent;
     const float m = frexpf(fabsf(whole), &exponent); /* in [0.5, 1) */
-    return whole == 0 ? 0 : (uint16_t)((whole < 0 ? 0x8000 : 0) | (exponent + 14) << 10 | ((int)(m * 2048) & 1023));
+    const int bits = (whole < 0 ? 0x8000 : 0) | (exponent + 14) << 10 | ((int)(m * 2048) & 1023);
+    return (uint16_t)(whole == 0 ? 0 : bits);
 }
 
 static void matrix_case(const char *kernel, int type, bool transposed) { /* type 0: float, 1: half, 2: bfloat */
