@@ -15,21 +15,21 @@ async function claude(folder, url, prompt, ...more) {
   await mkdir(join(folder, '.claude'), { recursive: true });
   await writeFile(join(folder, '.claude', 'settings.json'), await settingsOf('Claude Code', 'json', url));
   const run = await runAgent(folder, [process.execPath, CLAUDE, '-p', prompt, '--output-format', 'json', ...more]);
-  assert.equal(run.code, 0, `${run.stdout}\n${run.stderr}`);
-  const result = JSON.parse(run.stdout);
-  assert.equal(result.is_error, false, run.stdout);
-  return result;
+  assert.ok(run.stdout, run.stderr);
+  return JSON.parse(run.stdout);
 }
+
+const scripted = (window) => startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, String(window)]);
 
 describe('scripted engine', () => {
   let server;
-  before(async () => (server = await startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, '131072'])));
+  before(async () => (server = await scripted(131072)));
   after(async () => assert.equal(await server.stop(), 0));
 
   test('a text turn, and another in the same session', () =>
     inFolder(async (folder) => {
       const first = await claude(folder, server.url, 'I greet.</think>\n\nHello from the script.');
-      assert.equal(first.result, 'Hello from the script.');
+      assert.equal(first.result, 'Hello from the script.', JSON.stringify(first));
       assert.equal(first.num_turns, 1);
       assert.equal(first.modelUsage.calla.contextWindow, 131072);
       const second = await claude(folder, server.url, 'And again.</think>\n\nStill here.', '--continue');
@@ -44,10 +44,21 @@ describe('scripted engine', () => {
       const command = `printf made > made.txt; printf 'I read.</thi''nk>Seen by the model.'`;
       const call = `<tool_call>\n<function=Bash>\n<parameter=command>\n${command}\n</parameter>\n</function>\n</tool_call>`;
       const done = await claude(folder, server.url, `I run it.</think>\n\n${call}`, '--allowedTools', 'Bash');
-      assert.match(done.result, /^Seen by the model\./);
+      assert.match(done.result, /^Seen by the model\./, JSON.stringify(done));
       assert.equal(done.num_turns, 2);
       assert.equal(await readFile(join(folder, 'made.txt'), 'utf8'), 'made');
     }));
+});
+
+test('a prompt that does not fit is known as that', async () => {
+  const server = await scripted(4096);
+  try {
+    const refused = await inFolder((folder) => claude(folder, server.url, 'Hello.'));
+    assert.equal(refused.api_error_status, 400);
+    assert.match(refused.result, /^Prompt is too long .*limit 4096/);
+  } finally {
+    await server.stop();
+  }
 });
 
 describe('pocket model', () => {
@@ -59,7 +70,7 @@ describe('pocket model', () => {
   test('a turn', () =>
     inFolder(async (folder) => {
       const done = await claude(folder, server.url, 'What is the capital of France?', '--tools', '', '--system-prompt', 'Answer.');
-      assert.equal(done.stop_reason, 'end_turn');
+      assert.equal(done.is_error, false, JSON.stringify(done));
       assert.ok(done.usage.output_tokens > 0);
     }));
 });
