@@ -23,8 +23,10 @@ static void write_head(connection *c, struct evbuffer *out, int status, const ch
     c->reply.begun = true;
     c->reply.status = status;
     if (c->server->draining) c->reply.keep_alive = false;
-    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: calla\r\nContent-Type: %s\r\nX-Request-Id: %s\r\n%s%s", status,
-                        http_status_text(status), date, type, c->reply.id, headers ? headers : "",
+    /* OpenAI's clients read the id under one name, Anthropic's under the other. */
+    evbuffer_add_printf(out,
+                        "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: calla\r\nContent-Type: %s\r\nX-Request-Id: %s\r\nRequest-Id: %s\r\n%s%s",
+                        status, http_status_text(status), date, type, c->reply.id, c->reply.id, headers ? headers : "",
                         !c->reply.keep_alive           ? "Connection: close\r\n"
                         : c->reader.request.minor == 0 ? "Connection: keep-alive\r\n"
                                                        : "");

@@ -47,6 +47,7 @@ describe('scripted engine', () => {
     assert.equal(whole.type, 'message');
     assert.equal(whole.model, 'any');
     assert.match(whole.id, /^msg_/);
+    assert.match(whole._request_id, /^req_/);
     assert.deepEqual(whole.content, [{ type: 'text', text }]);
     assert.equal(whole.stop_reason, 'end_turn');
     const kinds = [];
