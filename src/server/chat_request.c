@@ -56,7 +56,6 @@ static bool is_text_modality(json_object *value) {
     return only && !strcmp(only, "text");
 }
 
-static bool is_true(json_object *value) { return json_object_is_type(value, json_type_boolean) && json_object_get_boolean(value); }
 static bool is_false(json_object *value) { return json_object_is_type(value, json_type_boolean) && !json_object_get_boolean(value); }
 static bool is_empty_array(json_object *value) { return json_object_is_type(value, json_type_array) && !json_object_array_length(value); }
 
@@ -104,7 +103,6 @@ static const param rows[] = {
      .help = "And of so many alternatives at each place."},
 
     {.name = "response_format", .kind = PARAM_REFUSED, .harmless = is_text_format, .help = "ask for JSON in the prompt and check it"},
-    {.name = "parallel_tool_calls", .kind = PARAM_REFUSED, .harmless = is_true, .help = "the model may always call several tools"},
     {.name = "functions", .kind = PARAM_REFUSED, .harmless = is_empty_array, .help = "send tools instead"},
     {.name = "function_call", .kind = PARAM_REFUSED, .help = "send tools and tool_choice instead"},
     {.name = "modalities", .kind = PARAM_REFUSED, .harmless = is_text_modality, .help = "this server answers in text only"},

@@ -153,6 +153,7 @@ static completion_part *part_for(completion_choice *choice, const calla_piece *p
 static void on_piece(void *user, const calla_piece *piece) {
     completion_choice *choice = user;
     completion *c = choice->completion;
+    if (choice->enough) return;
     if (piece->kind != CALLA_PIECE_REASONING) choice->in_reasoning = false;
     completion_part *part = choice->failed ? NULL : part_for(choice, piece);
     if (part && (!c->own->stream || c->dialect->keeps_parts)) buffer_append(&part->text, piece->text, piece->n);
@@ -162,6 +163,7 @@ static void on_piece(void *user, const calla_piece *piece) {
     }
     part->n_text += piece->n;
     if (c->own->stream && c->connection) c->dialect->piece(choice, piece, part);
+    choice->enough = c->own->single_call && piece->kind == CALLA_PIECE_CALL_END;
 }
 
 /* -------------------------------------------------------------- answer --------------------------------------------------- */
@@ -183,7 +185,7 @@ static void complete(completion *c) {
 
 static completion_finish finish_of(const completion_choice *choice, calla_finish finish) {
     if (choice->stopped) return COMPLETION_STOP_STRING;
-    if (finish == CALLA_FINISH_LENGTH) return COMPLETION_LENGTH;
+    if (finish == CALLA_FINISH_LENGTH && !choice->enough) return COMPLETION_LENGTH;
     return choice->n_calls ? COMPLETION_TOOL_CALLS : COMPLETION_STOP;
 }
 
@@ -194,7 +196,7 @@ static void finish_choice(completion_choice *choice, const job_result *result) {
         fail_with(c, &result->error);
         return;
     }
-    if (result->finish == CALLA_FINISH_CANCELLED && !choice->stopped) {
+    if (result->finish == CALLA_FINISH_CANCELLED && !choice->stopped && !choice->enough) {
         fail_stopping(c);
         return;
     }
@@ -223,7 +225,7 @@ static void finish_choice(completion_choice *choice, const job_result *result) {
 
 static void take_token(completion_choice *choice, const job_token *token) {
     completion *c = choice->completion;
-    if (choice->stopped) return;
+    if (choice->stopped || choice->enough) return;
     choice->completion_tokens++;
     if (token->is_stop) return;
     const bool reasoning = choice->in_reasoning, ends = token->id == c->server->think_end_id;
@@ -240,7 +242,7 @@ static void take_token(completion_choice *choice, const job_token *token) {
     }
     choice->reasoning_tokens += reasoning && (choice->in_reasoning || ends);
     if (c->dialect->token_end && c->own->stream && c->connection) c->dialect->token_end(choice);
-    if (choice->stopped) job_cancel(choice->job);
+    if (choice->stopped || choice->enough) job_cancel(choice->job);
 }
 
 /* Takes what the job has, as far as the socket takes it. */

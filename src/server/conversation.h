@@ -45,6 +45,7 @@ typedef struct conversation {
     json_object *messages; /* array, owned: {"role", "content", "reasoning_content", "tool_calls"} */
     json_object *tools;    /* array, owned, of {"type":"function","function":{"name","description","parameters"}}; NULL: none */
     bool no_tools;         /* tool_choice none: as if there were no tools */
+    bool single_call;      /* parallel_tool_calls false: the answer ends with its first call */
     bool continues;        /* the last message is the assistant's, and the answer goes on from its end */
 
     const char *model; /* as named by the client, or NULL */

@@ -109,6 +109,12 @@ static bool read_thinking_budget(void *request, const char *name, json_object *v
     return true;
 }
 
+static bool read_parallel(void *request, const char *name, json_object *value, api_error *e) {
+    if (!json_object_is_type(value, json_type_boolean)) return api_error_set(e, 400, NULL, name, "%s must be true or false", name);
+    ((conversation *)request)->single_call = !json_object_get_boolean(value);
+    return true;
+}
+
 typedef struct template_kwargs {
     bool thinking, preserve_thinking;
     bool said_thinking, said_preserve;
@@ -325,6 +331,11 @@ static const param rows[] = {
      .read = read_template_kwargs,
      .type = "object",
      .help = "`enable_thinking` and `preserve_thinking` as above, after the fields themselves."},
+    {.name = "parallel_tool_calls",
+     .kind = PARAM_CUSTOM,
+     .read = read_parallel,
+     .type = "boolean",
+     .help = "`false`: the answer ends with its first call of a tool."},
     {.name = "return_progress",
      .kind = PARAM_BOOL,
      AT(return_progress),

@@ -22,9 +22,7 @@ static bool read_tool_choice(void *request, const char *name, json_object *value
     ((conversation *)request)->no_tools = !strcmp(type, "none");
     if (strcmp(type, "none") != 0 && strcmp(type, "auto") != 0)
         return api_error_set(e, 400, "unsupported_parameter", name, "%s.type can be auto or none: calls cannot be forced yet", name);
-    if (json_object_is_type(alone, json_type_boolean) && json_object_get_boolean(alone))
-        return api_error_set(e, 400, "unsupported_parameter", name,
-                             "%s.disable_parallel_tool_use is not supported: the model may always call several tools", name);
+    if (json_object_is_type(alone, json_type_boolean)) ((conversation *)request)->single_call = json_object_get_boolean(alone);
     return true;
 }
 

@@ -181,9 +181,10 @@ static void write_response(const completion *c, const char *status, const api_er
     buffer_append_str(out, "\"model\":");
     append_str(out, completion_model(c));
     buffer_printf(out,
-                  ",\"parallel_tool_calls\":true,\"service_tier\":\"default\",\"store\":%s,\"temperature\":%.7g,\"top_p\":%.7g,"
+                  ",\"parallel_tool_calls\":%s,\"service_tier\":\"default\",\"store\":%s,\"temperature\":%.7g,\"top_p\":%.7g,"
                   "\"truncation\":\"disabled\",\"output\":[",
-                  run->request.store ? "true" : "false", (double)r->sampling.temperature, (double)r->sampling.top_p);
+                  r->single_call ? "false" : "true", run->request.store ? "true" : "false", (double)r->sampling.temperature,
+                  (double)r->sampling.top_p);
     if (ended) responses_output_items(c, out);
     buffer_append_str(out, "],\"usage\":");
     if (ended)

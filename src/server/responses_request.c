@@ -81,7 +81,6 @@ static bool read_metadata(void *request, const char *name, json_object *value, a
 }
 
 static bool is_false(json_object *value) { return json_object_is_type(value, json_type_boolean) && !json_object_get_boolean(value); }
-static bool is_true(json_object *value) { return json_object_is_type(value, json_type_boolean) && json_object_get_boolean(value); }
 
 #define AT(field) .offset = offsetof(responses_request, field)
 
@@ -110,7 +109,6 @@ static const param rows[] = {
      .type = "array",
      .help = "Of type `function`, `custom` and `namespace`; other kinds are left out with a warning."},
     {.name = "tool_choice", .kind = PARAM_CUSTOM, .read = read_tool_choice, .type = "string", .help = "`auto` or `none`."},
-    {.name = "parallel_tool_calls", .kind = PARAM_REFUSED, .harmless = is_true, .help = "the model may always call several tools"},
     {.name = "include",
      .kind = PARAM_CUSTOM,
      .read = read_include,

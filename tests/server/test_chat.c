@@ -298,7 +298,7 @@ static void test_bad_fields(void **state) {
         {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}", "response_format"},
         {"\"tool_choice\":\"required\"," TOOLS, "tool_choice"},
         {"\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"weather\"}}," TOOLS, "tool_choice"},
-        {"\"parallel_tool_calls\":false", "parallel_tool_calls"},
+        {"\"parallel_tool_calls\":1", "parallel_tool_calls"},
         {"\"functions\":[{}]", "functions"},
         {"\"modalities\":[\"text\",\"audio\"]", "modalities"},
         {"\"audio\":{\"voice\":\"x\"}", "audio"},

@@ -256,7 +256,7 @@ static void test_tools_of_unknown_kinds_are_left_out(void **state) {
     assert_string_equal(c.warnings.data, "tools[0] (web_search_20250305) cannot be offered");
     conversation_free(&c);
     assert_both("{\"tool_choice\":{\"type\":\"none\"},\"tools\":[{\"name\":\"bare\"}]," HI, "{" HI);
-    assert_both("{\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":false},\"tools\":[]," HI, "{" HI);
+    assert_both("{\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true},\"tools\":[]," HI, "{" HI);
 }
 
 /* The second request of a turn with a tool, recorded from Claude Code 2.1.197 (tests/conformance/record.mjs). */
@@ -308,7 +308,6 @@ static void test_what_is_refused_names_the_field(void **state) {
         {"{\"tools\":[{\"name\":\"a\",\"input_schema\":[]}]," HI, "tools[0]", "input_schema"},
         {"{\"tool_choice\":{\"type\":\"any\"}," HI, "tool_choice", "auto or none"},
         {"{\"tool_choice\":{\"type\":\"tool\",\"name\":\"a\"}," HI, "tool_choice", "auto or none"},
-        {"{\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true}," HI, "tool_choice", "parallel"},
         {"{\"max_tokens\":0," HI, "max_tokens", "1"},
         {"{\"temperature\":3," HI, "temperature", "2"},
         {"{\"stop_sequences\":[\"\"]," HI, "stop_sequences", "1"},

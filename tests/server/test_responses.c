@@ -305,6 +305,35 @@ static void test_tools_of_namespaces_and_free_text(void **state) {
     mem_free(body);
 }
 
+static void test_a_single_call_ends_the_answer(void **state) {
+    (void)state;
+    check("So.</think>\\n\\nNow:\\n" CALL "\\n" CALL "\\nMore.", "\"tools\":[" TOOL "],\"parallel_tool_calls\":false",
+          "reasoning:So.|message:Now:|function_call:weather({\"city\":\"Paris\",\"days\":3})|", "completed");
+    check("@endless </think>" CALL, "\"tools\":[" TOOL "],\"parallel_tool_calls\":false",
+          "function_call:weather({\"city\":\"Paris\",\"days\":3})|", "completed");
+    reply r;
+    char *json =
+        chat_json("</think><tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
+                  "\"parallel_tool_calls\":false,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    harness_post(&h, json, &r);
+    json_object *tree = reply_json_body(&r);
+    assert_int_equal(json_object_array_length(json_at(tree, "choices.0.message.tool_calls")), 1);
+    assert_string_equal(json_str(tree, "choices.0.finish_reason"), "tool_calls");
+    json_object_put(tree);
+    reply_free(&r);
+    mem_free(json);
+    harness_post_to(&h, "/v1/messages",
+                    "{\"max_tokens\":99,\"tools\":[{\"name\":\"f\",\"input_schema\":{}}],\"tool_choice\":{\"type\":\"auto\","
+                    "\"disable_parallel_tool_use\":true},\"messages\":[{\"role\":\"user\",\"content\":\"<tool_call>\\n<function=f>\\n"
+                    "</function>\\n</tool_call>\\n<tool_call>\\n<function=f>\\n</function>\\n</tool_call>\"}]}",
+                    &r);
+    tree = reply_json_body(&r);
+    assert_int_equal(json_object_array_length(json_at(tree, "content")), 1);
+    assert_string_equal(json_str(tree, "stop_reason"), "tool_use");
+    json_object_put(tree);
+    reply_free(&r);
+}
+
 static void test_tools_of_other_kinds_are_left_out(void **state) {
     (void)state;
     reply r;
@@ -474,6 +503,7 @@ int main(void) {
         cmocka_unit_test(test_log_probabilities),
         cmocka_unit_test(test_thoughts_are_sealed_on_request),
         cmocka_unit_test(test_tools_of_namespaces_and_free_text),
+        cmocka_unit_test(test_a_single_call_ends_the_answer),
         cmocka_unit_test(test_tools_of_other_kinds_are_left_out),
         cmocka_unit_test(test_a_response_goes_on_from_another),
         cmocka_unit_test(test_a_response_not_kept_cannot_be_gone_on_from),
