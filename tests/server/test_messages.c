@@ -223,6 +223,8 @@ static void test_calls(void **state) {
            "tool_use");
     expect("Which?\n" CALL("Paris", "1"), THINK "," TOOLS, "thinking(Which?);tool_use weather({\"city\":\"Paris\",\"days\":1});",
            "tool_use");
+    expect(CALL("Paris", "3") "\n" CALL("Rome", "4"), TOOLS ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true}",
+           "tool_use weather({\"city\":\"Paris\",\"days\":3});", "tool_use");
     expect(CALL("Paris", "1"), TOOLS ",\"tool_choice\":{\"type\":\"none\"}", "text(" CALL("Paris", "1") ");", "end_turn");
 }
 
