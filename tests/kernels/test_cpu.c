@@ -74,9 +74,10 @@ static cpu_x new_x(uint32_t cols, int what, guard_side side) {
     for (size_t i = 0; i < (size_t)MAX_ROWS * cols; i++) plain[i] = value(what, i);
     x.plain = plain;
     x.f32 = guard_alloc((size_t)MAX_ROWS * cols * 4, side);
-    x.q8 = guard_alloc((size_t)MAX_ROWS * cols, side);
-    x.scale = guard_alloc((size_t)MAX_ROWS * x.groups * 4, side);
-    x.sum = guard_alloc((size_t)MAX_ROWS * x.groups * 4, side);
+    x.q8 = guard_alloc((size_t)3 * MAX_ROWS * cols, side);
+    x.scale = guard_alloc((size_t)3 * MAX_ROWS * x.groups * 4, side);
+    x.start = guard_alloc((size_t)3 * MAX_ROWS * x.groups * 4, side);
+    x.sum = guard_alloc((size_t)3 * MAX_ROWS * x.groups * 4, side);
     return x;
 }
 
@@ -87,12 +88,17 @@ static double seen(const cpu_x *x, uint32_t row, uint32_t i, bool q8) {
               : (double)x->f32[(size_t)row * x->cols + at];
 }
 
-static void check_linear(uint32_t cols, int what, bool q8, guard_side side) {
+/* q24: exactly, by three bytes of each value where rows are many */
+static void check_linear(uint32_t cols, int what, bool q8, bool q24, guard_side side) {
     static double want[WIDE][MAX_ROWS], magnitude[WIDE][MAX_ROWS];
     matrix w = new_matrix(cols, 4, CPU_GROUP, side);
     cpu_x x = new_x(cols, what, side);
+    x.q24 = q24;
     for (uint32_t r = 0; r < MAX_ROWS; r++) {
         const size_t at = (size_t)r * cols, g = (size_t)r * x.groups;
+        if (q24)
+            k->prepare_q24(x.plain + at, cols, (size_t)MAX_ROWS * cols, (size_t)MAX_ROWS * x.groups, x.q8 + at, x.scale + g, x.sum + g,
+                           x.start + g);
         if (q8)
             k->prepare_q8(x.plain + at, cols, x.q8 + at, x.scale + g, x.sum + g);
         else
@@ -138,8 +144,9 @@ static void test_linear(void **state) {
     static const uint32_t cols[] = {64, 128, 192, 512, 1088, 2048};
     for (size_t c = 0; c < sizeof cols / sizeof *cols; c++)
         for (int what = 0; what < 5; what++) {
-            check_linear(cols[c], what, false, what % 2 ? GUARD_AFTER : GUARD_BEFORE);
-            if (k->has_q8) check_linear(cols[c], what, true, what % 2 ? GUARD_BEFORE : GUARD_AFTER);
+            check_linear(cols[c], what, false, false, what % 2 ? GUARD_AFTER : GUARD_BEFORE);
+            if (k->has_q8) check_linear(cols[c], what, true, false, what % 2 ? GUARD_BEFORE : GUARD_AFTER);
+            if (k->prepare_q24) check_linear(cols[c], what, false, true, what % 2 ? GUARD_AFTER : GUARD_BEFORE);
         }
 }
 
@@ -179,6 +186,28 @@ static void test_dot(void **state) {
         }
 }
 
+static void test_dots(void **state) {
+    (void)state;
+    for (uint32_t n = 1; k->dots && n <= 200; n++)
+        for (int what = 0; what < 5; what++) {
+            float *v[8], out[4][4];
+            for (uint32_t r = 0; r < 8; r++) {
+                v[r] = guard_alloc(n * 4, r % 2 ? GUARD_BEFORE : GUARD_AFTER);
+                for (uint32_t i = 0; i < n; i++) v[r][i] = value(r < 4 ? what : (what + 1) % 5, i);
+            }
+            const float *const w[4] = {v[0], v[1], v[2], v[3]}, *const x[4] = {v[4], v[5], v[6], v[7]};
+            k->dots(w, x, n, out);
+            for (uint32_t r = 0; r < 16; r++) {
+                double want = 0, magnitude = 0;
+                for (uint32_t i = 0; i < n; i++) {
+                    want += (double)x[r / 4][i] * (double)w[r % 4][i], magnitude += fabs((double)x[r / 4][i] * (double)w[r % 4][i]);
+                }
+                assert_close((double)out[r / 4][r % 4], want, n, magnitude);
+            }
+            guard_free_all();
+        }
+}
+
 static void test_prepare(void **state) {
     (void)state;
     for (int what = 0; what < 5; what++) {
@@ -192,6 +221,15 @@ static void test_prepare(void **state) {
                 sum += (double)x.plain[i], magnitude += fabs((double)x.plain[i]);
             }
             assert_close((double)x.sum[g], sum, CPU_GROUP, magnitude);
+        }
+        if (k->prepare_q24) {
+            k->prepare_q24(x.plain, cols, cols, x.groups, x.q8, x.scale, x.sum, x.start);
+            for (uint32_t i = 0; i < cols; i++) { /* x.f32 is in the order of q24 */
+                const double v = 65536.0 * x.q8[i] + 256.0 * x.q8[cols + i] + x.q8[2 * cols + i],
+                             scale = (double)x.scale[2 * x.groups + i / CPU_GROUP];
+                assert_true(scale * 65536 == (double)x.scale[i / CPU_GROUP]);
+                assert_true(fabs(v * scale - (double)x.f32[i]) <= 1.5 * scale);
+            }
         }
         if (k->has_q8) {
             k->prepare_q8(x.plain, cols, x.q8, x.scale, x.sum);
@@ -374,9 +412,9 @@ static bool as_expected(const cpu_kernels *const *found, size_t n, char **names,
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_weight_row),  cmocka_unit_test(test_dot),
-        cmocka_unit_test(test_prepare),   cmocka_unit_test(test_activations), cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_linear), cmocka_unit_test(test_weight_row), cmocka_unit_test(test_dot),
+        cmocka_unit_test(test_dots),   cmocka_unit_test(test_prepare),    cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_delta),  cmocka_unit_test(test_attention),  cmocka_unit_test(test_largest),
     };
     const cpu_kernels *found[CPU_MAX_TABLES];
     const size_t n = cpu_kernels_available(found);

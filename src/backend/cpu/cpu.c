@@ -19,15 +19,17 @@ static uint64_t take(uint64_t *at, uint64_t bytes) {
     return start;
 }
 
-/* parts: 2 where x may be fine */
-static void lay_out_x(uint64_t *at, uint8_t *base, uint64_t rows, uint32_t cols, uint64_t parts, cpu_x *out) {
-    const uint64_t f32 = take(at, rows * cols * 4), q8 = take(at, parts * rows * cols),
-                   scale = take(at, parts * rows * (cols / CPU_GROUP + 1) * 4), sum = take(at, parts * rows * (cols / CPU_GROUP + 1) * 4);
+static void lay_out_x(uint64_t *at, uint8_t *base, uint64_t rows, uint32_t cols, cpu_x *out) {
+    enum { PARTS = 3 }; /* fine x has two, q24 three */
+    const uint64_t f32 = take(at, rows * cols * 4), q8 = take(at, PARTS * rows * cols),
+                   scale = take(at, PARTS * rows * (cols / CPU_GROUP + 1) * 4), sum = take(at, PARTS * rows * (cols / CPU_GROUP + 1) * 4),
+                   start = take(at, PARTS * rows * (cols / CPU_GROUP + 1) * 4);
     if (!base) return;
     out->f32 = (float *)(void *)(base + f32);
     out->q8 = (int8_t *)(base + q8);
     out->scale = (float *)(void *)(base + scale);
     out->sum = (float *)(void *)(base + sum);
+    out->start = (int32_t *)(void *)(base + start);
 }
 
 /* Lays out BUF_SCRATCH; base NULL only measures.  Untouched memory costs nothing, so both precisions have their place. */
@@ -36,9 +38,9 @@ static uint64_t lay_out_scratch(const model_shape *s, const backend_limits *n, u
     const uint64_t rows = max_u32(n->rows, n->wanted), places = (uint64_t)n->rows * s->top_k;
     const uint32_t input = max_u32(s->hidden, shape_mixer_out_values(s));
     cpu_scratch unused, *c = out ? out : &unused;
-    lay_out_x(&at, base, rows, input, 2, &c->input);
-    lay_out_x(&at, base, places, s->expert_width, 1, &c->experts);
-    lay_out_x(&at, base, n->rows, s->shared_width, 1, &c->shared);
+    lay_out_x(&at, base, rows, input, &c->input);
+    lay_out_x(&at, base, places, s->expert_width, &c->experts);
+    lay_out_x(&at, base, n->rows, s->shared_width, &c->shared);
     const uint64_t normed = take(&at, rows * input * 4);
     const uint64_t up = take(&at, (uint64_t)n->rows * s->shared_width * 4);
     const uint64_t router = take(&at, (uint64_t)n->rows * s->experts * 4);
@@ -128,6 +130,7 @@ static calla_status cpu_allocate(backend *b, const uint64_t *bytes, calla_error 
                              (unsigned long long)bytes[i]);
     }
     lay_out_scratch(b->s, &b->limits, b->buf[BUF_SCRATCH], &b->scratch);
+    b->scratch.input.q24 = b->scratch.experts.q24 = b->scratch.shared.q24 = !b->q8 && b->k->prepare_q24 && !b->limits.deterministic;
     return CALLA_OK;
 }
 

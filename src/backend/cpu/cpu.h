@@ -73,7 +73,7 @@ typedef struct cpu_linear { /* out[r][o] = or += Σ_k W[o][k] x[r][k] for all ro
 } cpu_linear;
 
 /* Runs up to CPU_MAX_JOBS matrices in one meeting of the pool. */
-enum { CPU_MAX_JOBS = 8, CPU_TASK_OUTPUTS = 8 * CPU_PANEL, CPU_FEW_ROWS = 4 /* so few that a matrix is memory, not arithmetic */ };
+enum { CPU_MAX_JOBS = 8, CPU_TASK_OUTPUTS = 2 * CPU_WIDE, CPU_FEW_ROWS = 4 /* so few that a matrix is memory, not arithmetic */ };
 void cpu_run_linear(backend *b, const cpu_linear *jobs, uint32_t n);
 /* Asks for the first 4 KB of matrix `which` from an output on; kernels fetch ahead what follows. */
 void cpu_fetch(const weight_mat *m, uint32_t which, uint32_t first);

@@ -28,6 +28,8 @@ typedef struct cpu_x {
     int8_t *q8;       /* [rows][cols] reordered: x = scale · q8; fast precision */
     float *scale;     /* [rows][groups], of q8 */
     float *sum;       /* [rows][groups] Σ of the group's values (as quantized, if they are) */
+    bool q24;         /* exact precision: if rows > 4, beside f32 prepare_q24's; all others hold 3·rows then */
+    int32_t *start;   /* [3·rows][groups], of q24 */
     bool fixed_order; /* sums are in the same order whatever the number of rows */
 } cpu_x;
 
@@ -64,6 +66,13 @@ typedef struct cpu_kernels {
     /* Fill f32 (or q8 and scale) and sum of one row from x [cols]. */
     void (*prepare_f32)(const float *x, uint32_t cols, float *f32, float *sum);
     void (*prepare_q8)(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum);
+    /* NULL, or what linear takes for more than four rows where q8 is false: in each group x = scale · v with |v| < 2²³, reordered.  The three
+     * bytes of v, signed, the highest first, stand `plane` bytes apart; with each, `groups` apart, its scale (scale · 65536, · 256, scale)
+     * and start, -8 times the sum of these bytes, with which Σ (code - 8) · byte begins.  Of the lower two bytes sum is set to 0: the
+     * first one's is Σ x.  A group's largest value keeps 23 bits of float32's 24, and what is summed within a group is exact. */
+    void (*prepare_q24)(const float *x, uint32_t cols, size_t plane, size_t groups, int8_t *q, float *scale, float *sum, int32_t *start);
+    /* NULL, or out[i][j] = Σ_k w[j][k] x[i][k] of four vectors each */
+    void (*dots)(const float *const w[4], const float *const x[4], uint32_t n, float out[4][4]);
     /* a ← silu(a) · b, or silu(a) where b is NULL */
     void (*silu_mul)(float *a, const float *b, uint32_t n);
     /* a ← a · sigmoid(b) */

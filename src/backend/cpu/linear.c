@@ -7,7 +7,7 @@
 
 #include "backend/cpu/cpu.h"
 
-enum { TASK_BYTES = 128 << 10, TASKS_PER_THREAD = 4 };
+enum { TASK_BYTES = 128 << 10, TASKS_PER_THREAD = 4, ROWS_AT_ONCE = 64 };
 
 void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows, bool fine) {
     x->plain = plain;
@@ -33,6 +33,9 @@ void cpu_x_row(const backend *b, cpu_x *x, uint32_t row) {
     if (x->cols % CPU_GROUP) return; /* such a matrix has no fast kernel */
     if (!b->q8) {
         b->k->prepare_f32(plain, x->cols, x->f32 + at, x->sum + g);
+        if (x->q24 && x->rows > CPU_FEW_ROWS)
+            b->k->prepare_q24(plain, x->cols, (size_t)x->rows * x->cols, (size_t)x->rows * x->groups, x->q8 + at, x->scale + g, x->sum + g,
+                              x->start + g);
         return;
     }
     b->k->prepare_q8(plain, x->cols, x->q8 + at, x->scale + g, x->sum + g);
@@ -48,11 +51,22 @@ static bool has_kernel(const weight_mat *m) { return m->bits == 4 && m->group ==
 /* Any bits and group: rows are widened whole. */
 static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x,
                         const uint32_t *list, uint32_t n, float *acc) {
-    float w[CPU_MAX_COLS];
-    for (uint32_t j = 0; j < count; j++) {
-        b->k->weight_row(m, which, first + j, w);
-        for (uint32_t i = 0; i < n; i++)
-            acc[(size_t)i * CPU_WIDE + j] = b->k->dot(w, x->plain + (list ? list[i] : i) * x->plain_stride, m->cols);
+    float w[4][CPU_MAX_COLS];
+    for (uint32_t j = 0; j < count; j += 4) {
+        const uint32_t outputs = count - j < 4 ? count - j : 4;
+        const float *rows[4], *const ws[4] = {w[0], w[1], w[2], w[3]};
+        for (uint32_t o = 0; o < outputs; o++) b->k->weight_row(m, which, first + j + o, w[o]);
+        for (uint32_t i = 0; i < n; i += 4) {
+            const uint32_t some = n - i < 4 ? n - i : 4;
+            float out[4][4];
+            for (uint32_t r = 0; r < some; r++) rows[r] = x->plain + (list ? list[i + r] : i + r) * x->plain_stride;
+            if (some == 4 && outputs == 4 && b->k->dots && !x->fixed_order)
+                b->k->dots(ws, rows, m->cols, out);
+            else
+                for (uint32_t r = 0; r < some; r++)
+                    for (uint32_t o = 0; o < outputs; o++) out[r][o] = b->k->dot(w[o], rows[r], m->cols);
+            for (uint32_t r = 0; r < some; r++) memcpy(acc + (size_t)(i + r) * CPU_WIDE + j, out[r], outputs * sizeof *acc);
+        }
     }
 }
 
@@ -100,22 +114,27 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
     while (task >= run->first_task[i + 1]) i++;
     const cpu_linear *job = &run->jobs[i];
     float *acc = cpu_thread_scratch(run->b, thread);
-    uint32_t o = (task - run->first_task[i]) * run->outputs[i];
-    const uint32_t end = job->m->rows - o < run->outputs[i] ? job->m->rows : o + run->outputs[i], rows = job->x->rows;
+    const uint32_t begin = (task - run->first_task[i]) * run->outputs[i], rows = job->x->rows,
+                   end = job->m->rows - begin < run->outputs[i] ? job->m->rows : begin + run->outputs[i];
     const bool fine = job->fine && run->b->q8 && has_kernel(job->m);
-    cpu_fetch(job->m, 0, o);
-    for (; o < end; o += CPU_WIDE) {
-        const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
-        cpu_panel(run->b, job->m, 0, o, count, job->x, NULL, fine ? 2 * rows : rows, acc);
-        if (fine)
-            for (uint32_t j = 0; j < rows * CPU_WIDE; j++) acc[j] += acc[rows * CPU_WIDE + j];
-        for (uint32_t r = 0; r < rows; r++) {
-            float *out = job->out + r * job->stride + o;
-            const float *in = acc + (size_t)r * CPU_WIDE;
-            if (job->epilogue == CPU_STORE)
-                memcpy(out, in, count * sizeof *out);
-            else
-                for (uint32_t j = 0; j < count; j++) out[j] += in[j];
+    cpu_fetch(job->m, 0, begin);
+    for (uint32_t first = 0; first < rows; first += ROWS_AT_ONCE) { /* so that they stay in L2 while all outputs pass */
+        const uint32_t n = rows - first < ROWS_AT_ONCE ? rows - first : ROWS_AT_ONCE;
+        uint32_t list[2 * ROWS_AT_ONCE];
+        for (uint32_t r = 0; r < n; r++) list[r] = first + r, list[n + r] = rows + first + r;
+        for (uint32_t o = begin; o < end; o += CPU_WIDE) {
+            const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
+            cpu_panel(run->b, job->m, 0, o, count, job->x, list, fine ? 2 * n : n, acc);
+            if (fine)
+                for (uint32_t j = 0; j < n * CPU_WIDE; j++) acc[j] += acc[n * CPU_WIDE + j];
+            for (uint32_t r = 0; r < n; r++) {
+                float *out = job->out + (first + r) * job->stride + o;
+                const float *in = acc + (size_t)r * CPU_WIDE;
+                if (job->epilogue == CPU_STORE)
+                    memcpy(out, in, count * sizeof *out);
+                else
+                    for (uint32_t j = 0; j < count; j++) out[j] += in[j];
+            }
         }
     }
 }

@@ -18,7 +18,8 @@ enum {
     TILE_ROWS = 6,
     BLOCK_ROWS = 64,
     NUMBERS = 8, /* groups whose scales and biases are unpacked together */
-    PAIR = 2     /* groups of codes in a line of 64 bytes */
+    Q24_BYTES = 3,
+    PAIR = 2 /* groups of codes in a line of 64 bytes */
 };
 
 /* 16 × 16 dwords of 16 rows `stride` bytes apart: out[d] lane j = row j's dword d */
@@ -89,21 +90,25 @@ static void unpack_numbers(const uint8_t *p, size_t stride, __m512 out[NUMBERS])
 }
 
 typedef struct row_at {
-    const int8_t *q8;
+    const int8_t *q8; /* of its bytes the highest */
     const float *scale, *sum;
+    const int32_t *start; /* of q24 */
 } row_at;
 
 /* sum += four products in each lane.  Not an intrinsic: gcc 12 would keep the sums of a tile in memory, clang 19 computes them in an order
  * that needs more registers than there are. */
 #define DOT(SUM, CODES, X) __asm__("vpdpbusd %2, %1, %0" : "+v"(SUM) : "v"(CODES), "v"(X))
 
-/* acc[r] += a group of `panels` panels × row r, for `rows` rows.  The sums have names, since gcc keeps arrays in memory. */
+/* acc[r] += a group of `panels` panels × row r, for `rows` rows; q24: one byte of it.  The sums have names, since gcc keeps arrays in
+ * memory. */
 static inline __attribute__((always_inline)) void tile(const group_codes *w, const group_numbers *v, const row_at *x, const uint32_t rows,
-                                                       const uint32_t panels, uint32_t g, float (*acc)[CPU_WIDE]) {
+                                                       const uint32_t panels, const bool q24, uint32_t g, float (*acc)[CPU_WIDE]) {
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 #define START(R)                                                                                                                           \
-    const int8_t *q##R = x[R < rows ? R : 0].q8 + (size_t)g * CPU_GROUP;                                                                   \
-    __m512i sum##R##0 = _mm512_setzero_si512(), sum##R##1 = sum##R##0, sum##R##2 = sum##R##0, sum##R##3 = sum##R##0;
+    const row_at *x##R = x + (R < rows ? R : 0);                                                                                           \
+    const int8_t *q##R = x##R->q8 + (size_t)g * CPU_GROUP;                                                                                 \
+    __m512i sum##R##0 = q24 ? _mm512_set1_epi32(x##R->start[g]) : _mm512_setzero_si512(), sum##R##1 = sum##R##0, sum##R##2 = sum##R##0,    \
+            sum##R##3 = sum##R##0;
     EACH_ROW(START)
     for (uint32_t j = 0; j < 16; j++) {
         const __m512i *c = w->codes[j], c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
@@ -127,28 +132,31 @@ static inline __attribute__((always_inline)) void tile(const group_codes *w, con
     }
 #define FINISH(R)                                                                                                                          \
     if (R < rows) {                                                                                                                        \
-        const __m512 scale = _mm512_set1_ps(x[R].scale[g]), total = _mm512_set1_ps(x[R].sum[g]);                                           \
+        const __m512 scale = _mm512_set1_ps(x##R->scale[g]), total = _mm512_set1_ps(x##R->sum[g]);                                         \
         ADD(R, 0) ADD(R, 1) ADD(R, 2) ADD(R, 3)                                                                                            \
     }
     EACH_ROW(FINISH)
 }
 
-#define TILE_OF(ROWS, N)                                                                                                                   \
-    static __attribute__((noinline)) void tile_##ROWS##_##N(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g,     \
-                                                            float(*acc)[CPU_WIDE]) {                                                       \
-        tile(w, v, x, ROWS, N, g, acc);                                                                                                    \
+#define TILE_OF(ROWS, PANELS, Q24)                                                                                                         \
+    static __attribute__((noinline)) void tile_##ROWS##_##PANELS##_##Q24(const group_codes *w, const group_numbers *v, const row_at *x,    \
+                                                                         uint32_t g, float(*acc)[CPU_WIDE]) {                              \
+        tile(w, v, x, ROWS, PANELS, Q24, g, acc);                                                                                          \
     }
-TILE_OF(1, 1)
-TILE_OF(2, 1)
-TILE_OF(3, 1)
-TILE_OF(4, 1)
-TILE_OF(5, 1) TILE_OF(6, 1) TILE_OF(1, 2) TILE_OF(2, 2) TILE_OF(3, 2) TILE_OF(4, 2) TILE_OF(5, 2) TILE_OF(6, 2) TILE_OF(1, 4) TILE_OF(2, 4)
-    TILE_OF(3, 4) TILE_OF(4, 4) TILE_OF(5, 4) TILE_OF(6, 4)
+#define TILES_OF(PANELS, Q24)                                                                                                              \
+    TILE_OF(1, PANELS, Q24)                                                                                                                \
+    TILE_OF(2, PANELS, Q24) TILE_OF(3, PANELS, Q24) TILE_OF(4, PANELS, Q24) TILE_OF(5, PANELS, Q24) TILE_OF(6, PANELS, Q24)
+TILES_OF(2, 0)
+TILES_OF(2, 1)
+TILES_OF(4, 0)
+TILES_OF(4, 1)
 
-        typedef void (*tile_fn)(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g, float (*acc)[CPU_WIDE]);
-static const tile_fn tiles[3][TILE_ROWS + 1] = {{NULL, tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1},
-                                                {NULL, tile_1_2, tile_2_2, tile_3_2, tile_4_2, tile_5_2, tile_6_2},
-                                                {NULL, tile_1_4, tile_2_4, tile_3_4, tile_4_4, tile_5_4, tile_6_4}};
+typedef void (*tile_fn)(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g, float (*acc)[CPU_WIDE]);
+/* [q24][all four panels][rows] */
+static const tile_fn tiles[2][2][TILE_ROWS + 1] = {{{NULL, tile_1_2_0, tile_2_2_0, tile_3_2_0, tile_4_2_0, tile_5_2_0, tile_6_2_0},
+                                                    {NULL, tile_1_4_0, tile_2_4_0, tile_3_4_0, tile_4_4_0, tile_5_4_0, tile_6_4_0}},
+                                                   {{NULL, tile_1_2_1, tile_2_2_1, tile_3_2_1, tile_4_2_1, tile_5_2_1, tile_6_2_1},
+                                                    {NULL, tile_1_4_1, tile_2_4_1, tile_3_4_1, tile_4_4_1, tile_5_4_1, tile_6_4_1}}};
 
 /* 64 outputs where fewer are left, or eight groups where fewer are left, copied so that whole registers may be read. */
 typedef struct wide_copy {
@@ -178,15 +186,13 @@ static inline __attribute__((always_inline)) void fetch_next(const vnni_outputs 
     }
 }
 
-/* n ≤ BLOCK_ROWS rows; fetch: the next outputs too */
-static void block(const vnni_outputs *o, const row_at *x, uint32_t n, bool fetch, float (*acc)[CPU_WIDE]) {
+/* n ≤ BLOCK_ROWS rows of one byte or, q24, three; fetch: the next outputs too */
+static void block(const vnni_outputs *o, row_at (*x)[BLOCK_ROWS], uint32_t n, bool q24, bool fetch, float (*acc)[CPU_WIDE]) {
     group_codes w[PAIR];
     group_numbers v[NUMBERS];
     wide_copy copy;
-    const uint32_t form = o->count <= LANES       ? 0
-                          : o->count <= 2 * LANES ? 1
-                                                  : 2,
-                   panels = 1u << form, tiles_n = (n + TILE_ROWS - 1) / TILE_ROWS;
+    const bool whole = o->count > CPU_WIDE / 2;
+    const uint32_t panels = whole ? PANELS : PANELS / 2, tiles_n = (n + TILE_ROWS - 1) / TILE_ROWS;
     memset(acc, 0, n * sizeof *acc);
     for (uint32_t g = 0; g < o->groups; g += NUMBERS) {
         const uint32_t some = o->groups - g < NUMBERS ? o->groups - g : NUMBERS;
@@ -203,7 +209,8 @@ static void block(const vnni_outputs *o, const row_at *x, uint32_t n, bool fetch
             unpack_numbers(scales + p * LANES * scale_bytes, scale_bytes, t);
             for (uint32_t h = 0; h < NUMBERS; h++) v[h].scale[p] = t[h];
             unpack_numbers(biases + p * LANES * scale_bytes, scale_bytes, t);
-            for (uint32_t h = 0; h < NUMBERS; h++) v[h].bias[p] = t[h];
+            for (uint32_t h = 0; h < NUMBERS; h++) /* q24 multiplies code - 8 */
+                v[h].bias[p] = q24 ? _mm512_fmadd_ps(v[h].scale[p], _mm512_set1_ps(8), t[h]) : t[h];
         }
         for (uint32_t h = 0; h < some; h++) {
             if (h % PAIR == 0) {
@@ -211,7 +218,8 @@ static void block(const vnni_outputs *o, const row_at *x, uint32_t n, bool fetch
             }
             for (uint32_t t = 0, first = 0; t < tiles_n; t++) { /* tiles as equal as can be */
                 const uint32_t rows = (n - first) / (tiles_n - t);
-                tiles[form][rows](&w[h % PAIR], &v[h], x + first, g + h, acc + first);
+                for (uint32_t i = 0; i < (q24 ? Q24_BYTES : 1); i++)
+                    tiles[q24][whole][rows](&w[h % PAIR], &v[h], x[i] + first, g + h, acc + first);
                 first += rows;
                 if (fetch)
                     fetch_next(o, g + h - h % PAIR, (h % PAIR * tiles_n + t) * CPU_WIDE / (PAIR * tiles_n),
@@ -221,16 +229,17 @@ static void block(const vnni_outputs *o, const row_at *x, uint32_t n, bool fetch
     }
 }
 
-void vnni_gemm(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, float *out) {
-    row_at rows[BLOCK_ROWS];
+void vnni_gemm(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, bool q24, float *out) {
+    row_at rows[Q24_BYTES][BLOCK_ROWS];
     _Alignas(64) float acc[BLOCK_ROWS][CPU_WIDE];
     for (uint32_t i = 0; i < n; i += BLOCK_ROWS) {
         const uint32_t some = n - i < BLOCK_ROWS ? n - i : BLOCK_ROWS;
-        for (uint32_t r = 0; r < some; r++) {
-            const size_t at = list ? list[i + r] : i + r;
-            rows[r] = (row_at){x->q8 + at * x->cols, x->scale + at * x->groups, x->sum + at * x->groups};
-        }
-        block(o, rows, some, i == 0, acc);
+        for (uint32_t b = 0; b < (q24 ? Q24_BYTES : 1); b++)
+            for (uint32_t r = 0; r < some; r++) {
+                const size_t at = (size_t)b * x->rows + (list ? list[i + r] : i + r), g = at * x->groups;
+                rows[b][r] = (row_at){x->q8 + at * x->cols, x->scale + g, x->sum + g, q24 ? x->start + g : NULL};
+            }
+        block(o, rows, some, q24, i == 0, acc);
         for (uint32_t r = 0; r < some; r++) memcpy(out + (size_t)(i + r) * CPU_WIDE, acc[r], o->count * sizeof *out);
     }
 }

@@ -24,6 +24,21 @@ float avx512_dot(const float *a, const float *b, uint32_t n) {
     return _mm512_reduce_add_ps(_mm512_add_ps(s0, s1));
 }
 
+void avx512_dots(const float *const w[4], const float *const x[4], uint32_t n, float out[4][4]) {
+    __m512 s[4][4];
+    for (uint32_t i = 0; i < 16; i++) s[i / 4][i % 4] = _mm512_setzero_ps();
+    for (uint32_t k = 0; k < n; k += 16) {
+        const __mmask16 part = avx512_part(n - k);
+        __m512 xi[4];
+        for (uint32_t i = 0; i < 4; i++) xi[i] = _mm512_maskz_loadu_ps(part, x[i] + k);
+        for (uint32_t j = 0; j < 4; j++) {
+            const __m512 wj = _mm512_maskz_loadu_ps(part, w[j] + k);
+            for (uint32_t i = 0; i < 4; i++) s[i][j] = _mm512_fmadd_ps(wj, xi[i], s[i][j]);
+        }
+    }
+    for (uint32_t i = 0; i < 16; i++) out[i / 4][i % 4] = _mm512_reduce_add_ps(s[i / 4][i % 4]);
+}
+
 /* 16 bytes of codes → 16 even (low nibbles) and 16 odd (high nibbles) inputs */
 static inline void codes16(const uint8_t *p, __m512 *even, __m512 *odd) {
     const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -15,14 +15,17 @@ enum {
     AHEAD = 4096 /* bytes of codes fetched ahead: what arrives while memory answers */
 };
 
+static inline float largest_of(const __m512 v[4]) {
+    const __m512 a = _mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])), b = _mm512_max_ps(_mm512_abs_ps(v[2]), _mm512_abs_ps(v[3]));
+    return _mm512_reduce_max_ps(_mm512_max_ps(a, b));
+}
+
 /* Group by group: scale = largest / 127, rounded to nearest. */
 static void prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum) {
     for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, q8 += CPU_GROUP) {
         __m512 v[4];
         avx512_reorder(x, v);
-        const __m512 a = _mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])),
-                     b = _mm512_max_ps(_mm512_abs_ps(v[2]), _mm512_abs_ps(v[3]));
-        const float largest = _mm512_reduce_max_ps(_mm512_max_ps(a, b));
+        const float largest = largest_of(v);
         const __m512 inverse = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
         __m512i total = _mm512_setzero_si512();
         for (uint32_t j = 0; j < 4; j++) {
@@ -32,6 +35,32 @@ static void prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, 
         }
         scale[g] = largest / 127;
         sum[g] = scale[g] * (float)_mm512_reduce_add_epi32(total);
+    }
+}
+
+static void prepare_q24(const float *x, uint32_t cols, size_t plane, size_t groups, int8_t *q, float *scale, float *sum, int32_t *start) {
+    const float most = 127 * 65536;
+    const __m512i half = _mm512_set1_epi32(128);
+    for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, q += CPU_GROUP) {
+        __m512 v[4];
+        avx512_reorder(x, v);
+        const float largest = largest_of(v);
+        const __m512 inverse = _mm512_set1_ps(largest > 0 ? most / largest : 0);
+        __m512i sum_high = _mm512_setzero_si512(), sum_mid = sum_high, sum_low = sum_high;
+        for (uint32_t j = 0; j < 4; j++) { /* bytes are signed: what a lower one has too much the next one lacks */
+            const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(v[j], inverse)), mid = _mm512_srai_epi32(_mm512_add_epi32(low, half), 8),
+                          high = _mm512_srai_epi32(_mm512_add_epi32(mid, half), 8);
+            sum_high = _mm512_add_epi32(sum_high, high), sum_mid = _mm512_add_epi32(sum_mid, mid), sum_low = _mm512_add_epi32(sum_low, low);
+            _mm_storeu_si128((__m128i *)(q + 16 * j), _mm512_cvtepi32_epi8(high));
+            _mm_storeu_si128((__m128i *)(q + plane + 16 * j), _mm512_cvtepi32_epi8(mid));
+            _mm_storeu_si128((__m128i *)(q + 2 * plane + 16 * j), _mm512_cvtepi32_epi8(low));
+        }
+        const int32_t high = _mm512_reduce_add_epi32(sum_high), mid = _mm512_reduce_add_epi32(sum_mid);
+        start[g] = -8 * high;
+        start[groups + g] = -8 * (mid - 256 * high);
+        start[2 * groups + g] = -8 * (_mm512_reduce_add_epi32(sum_low) - 256 * mid);
+        scale[g] = 65536 * (largest / most), scale[groups + g] = 256 * (largest / most), scale[2 * groups + g] = largest / most;
+        sum[groups + g] = sum[2 * groups + g] = 0;
     }
 }
 
@@ -137,7 +166,7 @@ static void gemv(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, ui
 
 static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
                         uint32_t n, bool q8, float *acc) {
-    if (!q8) {
+    if (!q8 && (n <= GEMV_ROWS || !x->q24)) {
         avx512_linear_f32(m, which, first, count, x, list, n, q8, acc);
         return;
     }
@@ -152,10 +181,15 @@ static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uin
     if (n <= GEMV_ROWS)
         gemv(&o, x, list, n, acc);
     else
-        vnni_gemm(&o, x, list, n, acc);
+        vnni_gemm(&o, x, list, n, !q8, acc);
 }
 
 static const cpu_peak peak = {.f32 = &avx512_peak_f32, .bf16 = &avx512_peak_bf16, .i8 = &vnni_peak_i8};
 
-const cpu_kernels cpu_kernels_vnni = {
-    .name = "vnni", .peak = &peak, .has_q8 = true, .linear = linear_vnni, .prepare_q8 = prepare_q8, AVX512_COMMON};
+const cpu_kernels cpu_kernels_vnni = {.name = "vnni",
+                                      .peak = &peak,
+                                      .has_q8 = true,
+                                      .linear = linear_vnni,
+                                      .prepare_q8 = prepare_q8,
+                                      .prepare_q24 = prepare_q24,
+                                      AVX512_COMMON};

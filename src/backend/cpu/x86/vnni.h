@@ -11,7 +11,8 @@ typedef struct vnni_outputs {
     uint32_t groups, count;
 } vnni_outputs;
 
-/* gemm_vnni.c: acc[p][i][j] = output 16 p + j times row i (list as in cpu_kernels) of n, for up to 64 outputs. */
-void vnni_gemm(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, float *acc);
+/* gemm_vnni.c: acc[i][j] = output j times row i (list as in cpu_kernels) of n, for up to 64 outputs.
+ * q24: x->q8 is of prepare_q24. */
+void vnni_gemm(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, bool q24, float *acc);
 
 #endif
