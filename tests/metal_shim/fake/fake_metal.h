@@ -11,7 +11,7 @@ typedef struct fake_metal_device {
     bool absent, other_family;
     uint64_t working_set_bytes, largest_buffer_bytes; /* 0: 96 GB, 64 GB */
     bool
-        runs_late; /* commands run when somebody waits for them, not when they are committed: what the host overwrites too early then shows */
+        runs_late; /* commands run when somebody waits for them, not when they are committed: what the host overwrites too early then shows; at first: whether FAKE_METAL_LATE is in the environment */
 } fake_metal_device;
 extern fake_metal_device fake_metal_is;
 

@@ -19,6 +19,8 @@
 fake_metal_device fake_metal_is;
 fake_metal_counts fake_metal_count;
 
+__attribute__((constructor)) static void choose_when(void) { fake_metal_is.runs_late = getenv("FAKE_METAL_LATE") != NULL; }
+
 static uint64_t calls, failing_call;
 static const char *failed_call;
 static char broken_rule[600];

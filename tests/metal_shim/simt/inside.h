@@ -18,7 +18,7 @@ typedef struct simt_observer {
 } simt_observer;
 extern const simt_observer *simt_watching; /* NULL: nobody */
 
-bool simt_is_own(const void *address);    /* what lanes are told by simt.c: read by their code, no memory of the device */
+bool simt_is_own(const void *address);    /* what lanes and simt.c tell each other: no memory of the device */
 extern const simt_dispatch *simt_running; /* NULL between dispatches */
 
 /* Where the fibers' stacks and threadgroup memory are, and what of the latter the threadgroup that runs has. */

@@ -340,6 +340,12 @@ inline void simdgroup_barrier(mem_flags f) { simt_simdgroup_barrier((uint)f); }
 
 template <class T> inline T &simt_value(simt_slot &s) { return *(T *)(void *)s.bytes; }
 
+template <class T> inline simt_slot *simt_meet(const char *what, const T &v, simt_reduce reduce, uint32_t *mask) {
+    static_assert(sizeof(T) <= SIMT_SLOT_BYTES, "too large a value for a simd operation");
+    __builtin_memcpy(simt_slots[simt_self->simdgroup][simt_self->lane].bytes, &v, sizeof v);
+    return simt_exchange(what, reduce, mask);
+}
+
 /* Reductions run once, in the last lane to arrive; sums as a tree over halves. */
 template <class T, class F> SIMT_UNSEEN inline void simt_reduce_tree(simt_slot *slots, uint32_t mask) {
     T v[SIMT_WIDTH];
@@ -368,9 +374,8 @@ template <class T, class F, bool Inclusive> SIMT_UNSEEN inline void simt_reduce_
         template <class T> static T first() { return (T)start; }                                                                           \
     };                                                                                                                                     \
     template <class T> inline T simd_##name(T v) {                                                                                         \
-        static_assert(sizeof(T) <= SIMT_SLOT_BYTES, "");                                                                                   \
         uint32_t mask;                                                                                                                     \
-        return simt_value<T>(simt_exchange("simd_" #name, &v, sizeof v, simt_reduce_tree<T, simt_##name>, &mask)[0]);                      \
+        return simt_value<T>(simt_meet("simd_" #name, v, simt_reduce_tree<T, simt_##name>, &mask)[0]);                                     \
     }
 SIMT_OPERATION(sum, a + b, 0)
 SIMT_OPERATION(product, a *b, 1)
@@ -382,8 +387,8 @@ SIMT_OPERATION(xor, a ^ b, 0)
 #define SIMT_PREFIX(name, operation, inclusive)                                                                                            \
     template <class T> inline T simd_prefix_##name(T v) {                                                                                  \
         uint32_t mask;                                                                                                                     \
-        return simt_value<T>(simt_exchange("simd_prefix_" #name, &v, sizeof v, simt_reduce_prefix<T, simt_##operation, inclusive>,         \
-                                           &mask)[simt_self->lane]);                                                                       \
+        return simt_value<T>(                                                                                                              \
+            simt_meet("simd_prefix_" #name, v, simt_reduce_prefix<T, simt_##operation, inclusive>, &mask)[simt_self->lane]);               \
     }
 SIMT_PREFIX(inclusive_sum, sum, true)
 SIMT_PREFIX(exclusive_sum, sum, false)
@@ -392,9 +397,8 @@ SIMT_PREFIX(exclusive_product, product, false)
 
 /* From a lane that does not take part: all bits set. */
 template <class T> inline T simt_shuffle(const char *what, T v, uint32_t from) {
-    static_assert(sizeof(T) <= SIMT_SLOT_BYTES, "");
     uint32_t mask;
-    simt_slot *slots = simt_exchange(what, &v, sizeof v, nullptr, &mask);
+    simt_slot *slots = simt_meet(what, v, nullptr, &mask);
     if (from < SIMT_WIDTH) return simt_value<T>(slots[from]);
     simt_fault("%s from lane %u", what, from);
     return v;
@@ -417,7 +421,7 @@ template <class T> inline T simd_shuffle_rotate_up(T v, ushort by) {
 template <class T> inline T simd_broadcast(T v, ushort lane) { return simt_shuffle("simd_broadcast", v, lane); }
 template <class T> inline T simd_broadcast_first(T v) {
     uint32_t mask;
-    simt_slot *slots = simt_exchange("simd_broadcast_first", &v, sizeof v, nullptr, &mask);
+    simt_slot *slots = simt_meet("simd_broadcast_first", v, nullptr, &mask);
     return simt_value<T>(slots[__builtin_ctz(mask)]);
 }
 template <class T> inline T quad_shuffle(T v, ushort lane) { return simt_shuffle("quad_shuffle", v, (simt_self->lane & ~3u) + lane % 4u); }
@@ -450,7 +454,7 @@ struct simd_vote {
     bool any() const { return bits != 0; }
 };
 inline ulong simt_ballot(const char *what, bool v, uint32_t &mask) {
-    return simt_value<ulong>(simt_exchange(what, &v, sizeof v, simt_reduce_ballot, &mask)[0]);
+    return simt_value<ulong>(simt_meet(what, v, simt_reduce_ballot, &mask)[0]);
 }
 inline simd_vote simd_ballot(bool v) {
     uint32_t mask;
@@ -556,8 +560,7 @@ inline void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, simdgroup_matr
         v.c[i] = (float)c.values[i];
     }
     uint32_t mask;
-    const float *out =
-        &simt_value<float>(simt_exchange("simdgroup_multiply_accumulate", &v, sizeof v, simt_reduce_matrix, &mask)[simt_self->lane]);
+    const float *out = &simt_value<float>(simt_meet("simdgroup_multiply_accumulate", v, simt_reduce_matrix, &mask)[simt_self->lane]);
     for (int i = 0; i < 2; i++) d.values[i] = (D)out[i];
 }
 template <class D, class A, class B> inline void simdgroup_multiply(simdgroup_matrix<D> &d, simdgroup_matrix<A> a, simdgroup_matrix<B> b) {

@@ -23,6 +23,7 @@ simt_group simt_now;
 simt_constant_value simt_constants[SIMT_CONSTANTS];
 bool simt_constants_set[SIMT_CONSTANTS];
 simt_order simt_run_order;
+simt_slot *simt_slots[SIMT_MAX_THREADS / SIMT_WIDTH];
 uint64_t simt_matrix_products;
 void (*simt_atomic)(const void *, size_t);
 
@@ -60,6 +61,11 @@ static void *buffer_pointer[SIMT_BUFFERS], *threadgroup_pointer[SIMT_THREADGROUP
 
 extern void __asan_unpoison_memory_region(const volatile void *, size_t) __attribute__((weak));
 
+__attribute__((constructor)) static void choose_order(void) {
+    const char *order = getenv("SIMT_ORDER");
+    if (order && strcmp(order, "reverse") == 0) simt_run_order = SIMT_REVERSE;
+}
+
 void simt_register(simt_kernel *k) {
     if (simt_find(k->name)) {
         fprintf(stderr, "simt: kernel %s is defined twice, in %s and %s\n", k->name, simt_find(k->name)->file, k->file);
@@ -84,7 +90,7 @@ static bool within(const char *p, const void *start, size_t bytes) { return p >=
 bool simt_is_own(const void *p) {
 #define OWN(x) within(p, &(x), sizeof(x))
     return OWN(lanes) || OWN(simdgroups) || OWN(simt_now) || OWN(simt_self) || OWN(simt_constants) || OWN(simt_constants_set) ||
-           OWN(buffer_pointer) || OWN(threadgroup_pointer) || OWN(simt_atomic);
+           OWN(buffer_pointer) || OWN(threadgroup_pointer) || OWN(simt_atomic) || OWN(simt_slots);
 #undef OWN
 }
 
@@ -170,20 +176,20 @@ static void complete(simdgroup *s, simt_reduce reduce) {
     if (s->what == barrier_of_simdgroup) simt_simdgroup_fences[s - simdgroups]++;
     s->took_part[s->parity] = s->arrived;
     s->parity ^= 1;
+    simt_slots[s - simdgroups] = s->slots[s->parity];
     for (uint32_t ended = s->done; ended; ended &= ended - 1)
         memset(s->slots[s->parity][__builtin_ctz(ended)].bytes, 0xff, SIMT_SLOT_BYTES);
     s->can_run = s->arrived;
     s->arrived = 0;
 }
 
-simt_slot *simt_exchange(const char *what, const void *value, size_t bytes, simt_reduce reduce, uint32_t *mask) {
+simt_slot *simt_exchange(const char *what, simt_reduce reduce, uint32_t *mask) {
     simdgroup *s = mine();
     const uint32_t lane = simt_self->lane, parity = s->parity;
     if (!s->arrived)
         s->what = what;
     else if (s->what != what && strcmp(s->what, what) != 0)
         simt_fault("lanes of one simdgroup are at different operations: %s and %s", s->what, what);
-    memcpy(s->slots[parity][lane].bytes, value, bytes);
     s->arrived |= 1u << lane;
     s->reduce = reduce;
     if ((s->arrived | s->done) == s->all) {
@@ -199,7 +205,7 @@ simt_slot *simt_exchange(const char *what, const void *value, size_t bytes, simt
 void simt_simdgroup_barrier(uint32_t fences) {
     uint32_t mask;
     (void)fences;
-    simt_exchange(barrier_of_simdgroup, "", 0, NULL, &mask);
+    simt_exchange(barrier_of_simdgroup, NULL, &mask);
 }
 
 /* A part of threadgroup memory, NaN all over, with a gap behind it. */
@@ -258,6 +264,7 @@ static void prepare_lanes(void) {
         const uint32_t n = g->n_threads - k * SIMT_WIDTH;
         s->all = s->can_run = n >= SIMT_WIDTH ? UINT32_MAX : (1u << n) - 1;
         s->done = s->at_barrier = s->arrived = s->parity = 0;
+        simt_slots[k] = s->slots[0];
         if (n < SIMT_WIDTH) memset(s->slots, 0xff, sizeof s->slots);
     }
 }

@@ -84,7 +84,7 @@ typedef struct simt_dispatch {
 } simt_dispatch;
 
 typedef enum simt_order { SIMT_FORWARD, SIMT_REVERSE } simt_order;
-extern simt_order simt_run_order;
+extern simt_order simt_run_order; /* at first forward, or what SIMT_ORDER=reverse in the environment says */
 
 /* Runs a dispatch.  False: it broke a rule, and simt_error() says which; results are then incomplete. */
 bool simt_run(const simt_dispatch *d);
@@ -120,15 +120,16 @@ enum { SIMT_FENCE_DEVICE = 1, SIMT_FENCE_THREADGROUP = 2 };
 void simt_threadgroup_barrier(uint32_t fences);
 void simt_simdgroup_barrier(uint32_t fences);
 
-/* One simd operation: every running lane of the simdgroup hands in `bytes` of value; when all have, `reduce` (may be NULL) runs once over
- * slots[32] with the mask of lanes that took part.  Returns the slots, valid until the lane's next but one operation.  `what` names the
- * operation: all lanes have to be at the same. */
+/* One simd operation: every running lane of the simdgroup puts its value into simt_slots[simdgroup][lane] and calls simt_exchange; when all
+ * have, `reduce` (may be NULL) runs once over the 32 slots with the mask of lanes that took part.  Returns the slots, valid until the lane's
+ * next but one operation.  `what` names the operation: all lanes have to be at the same. */
 #define SIMT_SLOT_BYTES 32u
 typedef struct simt_slot {
     unsigned char bytes[SIMT_SLOT_BYTES];
 } __attribute__((aligned(SIMT_SLOT_BYTES))) simt_slot;
 typedef void (*simt_reduce)(simt_slot *slots, uint32_t mask);
-simt_slot *simt_exchange(const char *what, const void *value, size_t bytes, simt_reduce reduce, uint32_t *mask);
+extern simt_slot *simt_slots[SIMT_MAX_THREADS / SIMT_WIDTH];
+simt_slot *simt_exchange(const char *what, simt_reduce reduce, uint32_t *mask);
 
 extern uint64_t simt_matrix_products;                          /* 8 × 8 × 8, ever */
 extern void (*simt_atomic)(const void *address, size_t bytes); /* told of each atomic operation, unless NULL */

@@ -266,7 +266,7 @@ static void touch(int kind, const void *address, size_t bytes, const void *pc) {
     extern char __executable_start, __data_start; /* between them: code and constants */
     if (c >= simt_arena && c < simt_arena + sizeof simt_arena)
         touch_part(kind, c, bytes, pc);
-    else if (kind != READ || !(simt_is_own(c) || (c >= &__executable_start && c < &__data_start)))
+    else if (!simt_is_own(c) && !(kind == READ && c >= &__executable_start && c < &__data_start))
         touch_device(kind, (uintptr_t)c, bytes, pc);
 }
 
