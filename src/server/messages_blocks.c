@@ -55,8 +55,9 @@ static bool add_text_block(conversation *c, json_object *block, const char *wher
 
 static void add_note(conversation *c, const char *type) {
     char note[96];
-    conversation_text(c, note, (size_t)snprintf(note, sizeof note, "[%.40s omitted: text-only server]", type));
-    conversation_warn(c, "%.40s omitted", type);
+    if (strlen(type) > 40) type = "block"; /* no such type is known, and cutting one might cut a character */
+    conversation_text(c, note, (size_t)snprintf(note, sizeof note, "[%s omitted: text-only server]", type));
+    conversation_warn(c, "%s omitted", type);
 }
 
 static bool add_text_or_note(conversation *c, json_object *block, const char *where, api_error *e) {

@@ -197,6 +197,7 @@ static void test_history_of_other_servers_is_taken(void **state) {
         "{\"type\":\"search_result\",\"source\":\"u\",\"title\":\"t\",\"content\":[{\"type\":\"text\",\"text\":\"Found\"}]},"
         "{\"type\":\"image\",\"source\":{}},{\"type\":\"tool_reference\",\"tool_name\":\"x\"}]},{\"type\":\"text\",\"text\":\"Go\"}]}]}",
         "Found[image omitted: text-only server][tool_reference omitted: text-only server]");
+    assert_prompt_has(HISTORY("{\"type\":\"ééééééééééééééééééééa\"},"), "[block omitted: text-only server]B");
 }
 
 static void test_pictures(void **state) {
