@@ -91,6 +91,8 @@ static void check_linear(uint32_t bits, uint32_t group, uint32_t source, uint32_
     name_of(name, "step_linear", bits, rows);
     kernel_run(name, &a, sizeof a, &t, KERNEL_GRID(blocks(outputs, METAL_LINEAR_OUTPUTS), 1, 1), METAL_LINEAR_THREADS, 0,
                KERNEL_OUT({out, n * sizeof *out}, {normed, (size_t)rows * cols * sizeof *normed}));
+    if (kernels_watched && outputs % METAL_LINEAR_OUTPUTS == 0) /* each weight once for all rows */
+        assert_int_equal(kernel_loads(m.codes), outputs * weight_row_bytes(&m));
     for (uint32_t r = 0; r < rows; r++) {
         double magnitude;
         for (uint32_t o = 0; o < outputs; o++) {
@@ -381,6 +383,14 @@ static void check_experts(const experts_case *c) {
                METAL_TG_EXPERTS_IN,
                KERNEL_OUT({places, (size_t)places_n * c->width * 4}, {expert, places_n * 4}, {weight, places_n * 4},
                           {shared_weight, c->rows * 4}));
+    uint32_t distinct = 0;
+    for (uint32_t p = 0; p < places_n; p++) {
+        bool again = false;
+        for (uint32_t q = 0; q < p; q++) again |= expert[q] == expert[p];
+        distinct += !again;
+    }
+    if (kernels_watched && c->width % METAL_EXPERT_OUTPUTS == 0) /* each chosen expert once for all rows */
+        assert_int_equal(kernel_loads(gate.codes), distinct * c->width * weight_row_bytes(&gate));
     float *copy = malloc(stride * sizeof *copy);
     for (uint32_t r = 0; r < c->rows; r++) {
         uint32_t want_expert[METAL_MAX_TOP_K];
@@ -403,6 +413,8 @@ static void check_experts(const experts_case *c) {
     name_of(name, "step_experts_out", c->bits, c->rows);
     kernel_run(name, &a, sizeof a, &t, KERNEL_GRID(blocks(c->hidden, METAL_DOWN_OUTPUTS), 1, 1), METAL_LINEAR_THREADS, METAL_TG_EXPERTS_OUT,
                KERNEL_OUT({residual, (size_t)c->rows * c->hidden * 4}));
+    if (kernels_watched && c->hidden % METAL_DOWN_OUTPUTS == 0)
+        assert_int_equal(kernel_loads(down.codes), distinct * c->hidden * weight_row_bytes(&down));
     for (uint32_t r = 0; r < c->rows; r++)
         for (uint32_t o = 0; o < c->hidden; o++) {
             double m, magnitude = 1, sum = (double)before[r * c->hidden + o];

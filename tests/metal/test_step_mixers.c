@@ -19,15 +19,9 @@ typedef struct fixture {
     backend b;
     row_batch batch;
     batch_segment segment[MAX_SEGMENTS];
-    uint32_t segment_of[MAX_ROWS], positions[MAX_ROWS], page_table[MAX_SEGMENTS * PAGES], short_row[MAX_ROWS];
+    uint32_t segment_of[MAX_ROWS], positions[MAX_ROWS], page_table[MAX_SEGMENTS * PAGES];
     metal_step step;
 } fixture;
-
-static float *copy_floats(const void *from, size_t n) {
-    float *to = kernel_filled(n, 0);
-    memcpy(to, from, n * sizeof *to);
-    return to;
-}
 
 static weight_vec vec(const float *x, uint32_t n) { return (weight_vec){.data = (const uint8_t *)x, .type = WEIGHT_F32, .n = n}; }
 
@@ -58,11 +52,10 @@ static void use_batch(fixture *f) {
     f->b.w = &f->w;
     f->b.s = &f->s;
     f->b.batch = f->b.whole = &f->batch;
-    f->step = (metal_step){.positions = DEVICE(f->positions),
-                           .segment_of = DEVICE(f->segment_of),
-                           .segment = DEVICE(f->segment),
-                           .page_table = DEVICE(f->page_table),
-                           .short_row = DEVICE(f->short_row),
+    f->step = (metal_step){.positions = DEVICE(kernel_copy(f->positions, sizeof f->positions)),
+                           .segment_of = DEVICE(kernel_copy(f->segment_of, sizeof f->segment_of)),
+                           .segment = DEVICE(kernel_copy(f->segment, sizeof f->segment)),
+                           .page_table = DEVICE(kernel_copy(f->page_table, sizeof f->page_table)),
                            .rows = f->batch.rows,
                            .segments = f->batch.segments,
                            .short_rows = f->batch.rows};
@@ -98,7 +91,8 @@ static void check_gdn(fixture *f, uint32_t key_heads, uint32_t value_heads, uint
     f->layer.dt_bias = vec(dt_bias, V);
     float *in = kernel_floats(in_n, 1), *out = kernel_filled(out_n, 7), *state = kernel_floats(state_n, 0.3f),
           *window = kernel_floats(window_n, 1);
-    float *want_out = copy_floats(out, out_n), *want_state = copy_floats(state, state_n), *want_window = copy_floats(window, window_n);
+    float *want_out = kernel_copy(out, out_n * sizeof(float)), *want_state = kernel_copy(state, state_n * sizeof(float)),
+          *want_window = kernel_copy(window, window_n * sizeof(float));
     f->b.limits.slots = SLOTS;
     f->b.buf[BUF_MIXER_IN] = in;
     f->b.buf[BUF_MIXER_OUT] = want_out;
@@ -131,6 +125,9 @@ static void check_gdn(fixture *f, uint32_t key_heads, uint32_t value_heads, uint
                               .beyond = beyond};
     kernel_run("step_gdn", &a, sizeof a, &f->step, KERNEL_GRID(V * GDN_HEAD_DIM / METAL_GDN_COLUMNS, all.segments, 1), METAL_GDN_THREADS,
                METAL_TG_GDN, KERNEL_OUT({out, out_n * 4}, {state, state_n * 4}, {window, window_n * 4}));
+    uint32_t read = 0;
+    for (uint32_t g = 0; g < some.segments; g++) read += taken[g].slot_src != NO_SLOT;
+    if (kernels_watched) assert_int_equal(kernel_loads(state), read * state_n / SLOTS * sizeof *state); /* once */
     compare("out", out, want_out, out_n, 2e-6);
     compare("state", state, want_state, state_n, 2e-6);
     assert_memory_equal(window, want_window, window_n * sizeof *window); /* copies */
@@ -176,12 +173,12 @@ static void check_attention(fixture *f, uint32_t heads, uint32_t kv_heads, calla
     const uint32_t rows = f->batch.rows, in_stride = shape_mixer_in_values(s), out_stride = shape_mixer_out_values(s);
     const size_t block = kv_block_bytes(kv), cache_n = (size_t)PAGES * MAX_SEGMENTS * 2 * kv_heads * block / 4;
     const size_t in_n = (size_t)rows * in_stride, out_n = (size_t)rows * out_stride;
-    float *in = kernel_floats(in_n, 2), *out = kernel_filled(out_n, 7), *want = copy_floats(out, out_n),
+    float *in = kernel_floats(in_n, 2), *out = kernel_filled(out_n, 7), *want = kernel_copy(out, out_n * sizeof(float)),
           *q_gain = kernel_floats(HEAD_DIM, 2), *k_gain = kernel_floats(HEAD_DIM, 2), *cache = kernel_floats(cache_n, 1),
           *rotary = kernel_filled((size_t)rows * ROTARY_DIM, 0);
     if (kv == CALLA_KV_BF16)
         for (size_t i = 0; i < cache_n * 2; i++) ((uint16_t *)cache)[i] = float_to_bf16(kernel_uniform(1));
-    float *want_cache = copy_floats(cache, cache_n), *want_in = copy_floats(in, in_n);
+    float *want_cache = kernel_copy(cache, cache_n * sizeof(float)), *want_in = kernel_copy(in, in_n * sizeof(float));
     f->layer.q_norm = vec(q_gain, HEAD_DIM);
     f->layer.k_norm = vec(k_gain, HEAD_DIM);
     f->b.limits.pages = PAGES * MAX_SEGMENTS;
@@ -192,13 +189,14 @@ static void check_attention(fixture *f, uint32_t heads, uint32_t kv_heads, calla
     f->b.scratch.scores = kernel_filled((size_t)heads / kv_heads * PAGES * KV_PAGE_TOKENS, 0);
     ref_attention_mix(&f->b, 0);
 
-    uint32_t n = 0;
+    uint32_t n = 0, *short_row = kernel_alloc(rows * sizeof *short_row);
     for (uint32_t r = 0; r < rows; r++) {
         ref_rope_angles(f->positions[r], s->rope_theta, rotary + r * ROTARY_DIM, rotary + r * ROTARY_DIM + ROTARY_DIM / 2);
-        if (every_row || r % 2) f->short_row[n++] = r;
+        if (every_row || r % 2) short_row[n++] = r;
     }
     f->step.rotary = DEVICE(rotary);
     f->step.splits = splits;
+    f->step.short_row = DEVICE(short_row);
     f->step.short_rows = n;
     const size_t partial_n = (size_t)n * heads * splits * METAL_PARTIAL;
     float *partial = kernel_nans(partial_n);
@@ -222,6 +220,10 @@ static void check_attention(fixture *f, uint32_t heads, uint32_t kv_heads, calla
                    KERNEL_GRID(heads + 2 * kv_heads, rows, 1), 32, 0, KERNEL_OUT({cache, cache_n * 4}));
     kernel_run(step, &a, sizeof a, &f->step, KERNEL_GRID(splits, kv_heads, n), METAL_ATTENTION_THREADS, METAL_TG_ATTENTION,
                KERNEL_OUT({partial, partial_n * 4}, {cache, cache_n * 4}));
+    uint64_t positions = 0;
+    for (uint32_t i = 0; i < n; i++) positions += f->positions[short_row[i]] + 1;
+    if (kernels_watched) /* a row of K or V once for all heads of its group */
+        assert_int_equal(kernel_loads(cache), positions * 2 * kv_heads * block / KV_PAGE_TOKENS);
     kernel_run("step_attention_combine", &a, sizeof a, &f->step, KERNEL_GRID(heads * METAL_COMBINE_PARTS, n, 1), METAL_COMBINE_THREADS,
                METAL_TG_COMBINE, KERNEL_OUT({out, out_n * 4}));
     /* a key may be rounded to the other one of two bf16 numbers */
@@ -233,7 +235,7 @@ static void check_attention(fixture *f, uint32_t heads, uint32_t kv_heads, calla
             assert_true(fabsf(x - y) <= 0x1p-7f * fabsf(y) + 1e-7f);
         }
     for (uint32_t i = 0; i < n; i++)
-        compare("out", out + (size_t)f->short_row[i] * out_stride, want + (size_t)f->short_row[i] * out_stride, (size_t)heads * HEAD_DIM,
+        compare("out", out + (size_t)short_row[i] * out_stride, want + (size_t)short_row[i] * out_stride, (size_t)heads * HEAD_DIM,
                 kv == CALLA_KV_F32 ? 5e-6 : 1e-3);
     for (uint32_t r = 0; !every_row && r < rows; r += 2) /* others are left alone */
         for (uint32_t k = 0; k < out_stride; k++) assert_true(out[(size_t)r * out_stride + k] == 7);
