@@ -182,7 +182,7 @@ static void test_gdn(void **state) {
 /* ---- attention ---- */
 
 static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, const uint32_t *rows, const uint32_t *positions,
-                            uint32_t segments) {
+                            uint32_t segments, uint32_t splits) {
     enum { PAGES = 12 };
     const model_shape shape = {.hidden = 64, .attention_heads = heads, .kv_heads = kv_heads, .is_attention = {true}, .rope_theta = 1e7};
     static fixture f;
@@ -223,12 +223,14 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
     ref_attention_mix(&f.ref, 0);
 
     const size_t query_bytes = METAL_QUERIES(n, heads) * sizeof(float);
-    float *queries = kernel_alloc(query_bytes);
+    const size_t partial_bytes = (size_t)n * heads * splits * METAL_PARTIAL * sizeof(float);
+    float *queries = kernel_alloc(query_bytes), *partial = kernel_alloc(partial_bytes);
     const metal_attention_args a = {.in = DEVICE(f.in),
                                     .out = DEVICE(f.out),
                                     .q_gain = DEVICE(q_gain),
                                     .k_gain = DEVICE(k_gain),
                                     .kv = DEVICE(cache),
+                                    .partial = DEVICE(partial),
                                     .queries = DEVICE(queries),
                                     .in_stride = f.in_stride,
                                     .out_stride = f.out_stride,
@@ -237,11 +239,12 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
                                     .first = SHORT,
                                     .beyond = UINT32_MAX,
                                     .norm_eps = 1e-6f};
-    const kernel_out written[3] = {{cache, cache_bytes}, {queries, query_bytes}, {f.out, (size_t)n * f.out_stride * sizeof *f.out}};
+    const kernel_out written[4] = {
+        {cache, cache_bytes}, {queries, query_bytes}, {partial, partial_bytes}, {f.out, (size_t)n * f.out_stride * sizeof *f.out}};
     char name[64];
     const char *type = kv == CALLA_KV_F32 ? "kf32" : "kb16";
     snprintf(name, sizeof name, "attention_write_%s", type);
-    kernel_run(name, &a, sizeof a, &f.step, (uint32_t[]){heads + 2 * kv_heads, n, 1}, 32, 0, written, 3);
+    kernel_run(name, &a, sizeof a, &f.step, (uint32_t[]){heads + 2 * kv_heads, n, 1}, 32, 0, written, 4);
     for (uint32_t r = 0; r < n; r++)
         for (uint32_t h = 0; h < 2 * kv_heads; h++) {
             float got[HEAD_DIM], want[HEAD_DIM];
@@ -253,14 +256,19 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
                              (kv == CALLA_KV_F32 ? 1e-6 : 0x1p-8) * (fabs((double)want[i]) + 1)); /* bf16: the last bit at most */
         }
     uint64_t seen = 0; /* positions by all tiles, each for up to 64 queries */
+    const uint32_t tile_rows = 64 / (heads / kv_heads);
     for (uint32_t g = 0; g < segments; g++)
-        for (uint32_t r = 0; rows[g] >= SHORT && r < rows[g]; r += 64 / (heads / kv_heads))
-            seen += positions[g] + (r + 64 / (heads / kv_heads) < rows[g] ? r + 64 / (heads / kv_heads) : rows[g]);
+        for (uint32_t r = 0; rows[g] >= SHORT && r < rows[g]; r += tile_rows)
+            seen += positions[g] + (r + tile_rows < rows[g] ? r + tile_rows : rows[g]);
     for (int fast = 0; fast < 2; fast++) {
+        f.step.long_splits = splits;
         snprintf(name, sizeof name, "attention_%s_%s", type, fast ? "fast" : "exact");
-        kernel_run(name, &a, sizeof a, &f.step, (uint32_t[]){METAL_TILES(n, segments), kv_heads, 1}, METAL_PREFILL_THREADS,
-                   METAL_TG_PREFILL, written, 3);
+        kernel_run(name, &a, sizeof a, &f.step, KERNEL_GRID(METAL_TILES(n, segments), kv_heads, splits), METAL_PREFILL_THREADS,
+                   METAL_TG_PREFILL, written, 4);
         if (kernels_watched) assert_int_equal(kernel_loads(cache), seen * 2 * kv_heads * block / KV_PAGE_TOKENS);
+        if (splits > 1)
+            kernel_run("attention_combine", &a, sizeof a, &f.step, KERNEL_GRID(heads * METAL_COMBINE_PARTS, n, 1), METAL_COMBINE_THREADS,
+                       METAL_TG_COMBINE, written, 4);
         check_out(&f, name, heads * HEAD_DIM, fast || kv == CALLA_KV_BF16 ? 1e-2 /* where the last bit of a key differs */ : 1e-5);
     }
     kernel_free_all();
@@ -268,13 +276,14 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
 
 static void test_attention(void **state) {
     (void)state;
-    check_attention(CALLA_KV_BF16, 8, 1, (uint32_t[]){16}, (uint32_t[]){0}, 1);
-    check_attention(CALLA_KV_F32, 4, 2, (uint32_t[]){17, 3, 40}, (uint32_t[]){0, 9, 240}, 3); /* over a page's end */
-    check_attention(CALLA_KV_F32, 6, 1, (uint32_t[]){16, 23}, (uint32_t[]){5, 0}, 2);         /* a group that does not divide 64 */
-    if (kernels_watched) return;                                                              /* a tenth of the speed */
-    check_attention(CALLA_KV_F32, 2, 1, (uint32_t[]){35}, (uint32_t[]){31}, 1);               /* 32 rows of 2 heads to a tile */
-    check_attention(CALLA_KV_F32, 16, 2, (uint32_t[]){33}, (uint32_t[]){256}, 1);
-    check_attention(CALLA_KV_BF16, 8, 2, (uint32_t[]){17, 3, 40}, (uint32_t[]){0, 70, 500}, 3);
+    check_attention(CALLA_KV_BF16, 8, 1, (uint32_t[]){16}, (uint32_t[]){0}, 1, 1);
+    check_attention(CALLA_KV_F32, 4, 2, (uint32_t[]){17, 3, 40}, (uint32_t[]){0, 9, 240}, 3, 3); /* over a page's end; an empty split */
+    check_attention(CALLA_KV_F32, 6, 1, (uint32_t[]){16, 23}, (uint32_t[]){5, 0}, 2, 1);         /* a group that does not divide 64 */
+    if (kernels_watched) return;                                                                 /* a tenth of the speed */
+    check_attention(CALLA_KV_F32, 2, 1, (uint32_t[]){35}, (uint32_t[]){31}, 1,
+                    2); /* 32 rows of 2 heads; rows that see nothing of a split */
+    check_attention(CALLA_KV_F32, 16, 2, (uint32_t[]){33}, (uint32_t[]){256}, 1, 1);
+    check_attention(CALLA_KV_BF16, 8, 2, (uint32_t[]){17, 3, 40}, (uint32_t[]){0, 70, 500}, 3, 5);
 }
 
 /* ---- rows ---- */

@@ -76,11 +76,13 @@ typedef struct metal_step {
     METAL_PTR(metal_best) best;              /* [wanted][METAL_HEAD_GROUPS] of this step */
     METAL_PTR(const uint32_t) short_row;     /* [short_rows] rows whose attention step_attention computes; all in a batch of few rows */
     uint32_t rows, segments, wanted;
-    uint32_t tokens;     /* ids at or above are padding and never best */
-    uint32_t splits;     /* of attention: blocks that a row's positions are cut into, 1 … METAL_MAX_SPLITS */
-    uint32_t short_rows; /* short_rows · splits is at most METAL_MOST_PARTIALS, or splits is 1 */
+    uint32_t tokens;      /* ids at or above are padding and never best */
+    uint32_t splits;      /* of attention: blocks that a row's positions are cut into, 1 … METAL_MAX_SPLITS */
+    uint32_t short_rows;  /* short_rows · splits is at most METAL_MOST_PARTIALS, or splits is 1 */
+    uint32_t long_splits; /* of attention_…; rows · long_splits is at most METAL_MOST_PARTIALS, or long_splits is 1 (or 0) */
+    uint32_t unused;
 } metal_step;
-METAL_SIZE(metal_step, 104);
+METAL_SIZE(metal_step, 112);
 
 /* ---- rows as inputs of few-row products ---- */
 
@@ -318,9 +320,16 @@ enum { METAL_GDN_CHUNK = 32, METAL_TG_GDN_CHUNKS = 24576, METAL_TG_GDN_SCAN = 29
 
 /* attention_{kf32,kb16}_{exact,fast}: rows of segments with first ≤ rows < beyond; `queries`, K and V are there already (attention_write).
  * A threadgroup takes the query heads of a K/V head and as many rows as make up to 64 queries, so that each K/V tile that is read serves all
- * of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads): tile x finds its segment by walking t.segment, and the last ones may have none.
- * METAL_PREFILL_THREADS threads.  out raw. */
-enum { METAL_ATTENTION_ROWS = 8 /* least of a tile */, METAL_PREFILL_THREADS = 256, METAL_TG_PREFILL = 28672 };
+ * of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads, t.long_splits): tile x finds its segment by walking t.segment, and the last ones may
+ * have none.  METAL_PREFILL_THREADS threads.  out raw.
+ * Few rows after many make too few tiles: with long_splits above 1 their positions are cut, and `partial` gets what step_attention leaves there,
+ * for each row of the batch.  attention_combine: grid (heads · METAL_COMBINE_PARTS, rows), else as step_attention_combine. */
+enum {
+    METAL_ATTENTION_ROWS = 8 /* least of a tile */,
+    METAL_LONG_SPLIT_POSITIONS = 128 /* least of a split, about */,
+    METAL_PREFILL_THREADS = 256,
+    METAL_TG_PREFILL = 28672
+};
 #define METAL_TILES(rows, segments) ((rows) / METAL_ATTENTION_ROWS + (segments))
 
 #endif

@@ -52,7 +52,7 @@ template <typename KV, int PART, int LOADS> struct kv_source {
             to[i].a = to[i].b = float4(0.0f);
             if (position < end)
                 to[i] = kv8_at(kv + pages[position / METAL_PAGE_TOKENS] * page_values + v + position % METAL_PAGE_TOKENS * ROW_VALUES +
-                                part + load % (PART / 8) * 8);
+                               part + load % (PART / 8) * 8);
         }
     }
 };
@@ -83,7 +83,9 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
     device const metal_segment &segment = t.segment[tile.segment];
     const uint skipped = (tile.parts - 1 - tile.number) * tile_rows, rows = min(tile_rows, segment.rows - skipped); /* the longest first */
     const uint first_row = segment.first_row + skipped, first_position = segment.first_position + skipped;
-    const uint end = first_position + rows, tiles = (end + TILE_POSITIONS - 1) / TILE_POSITIONS; /* positions that the last row sees */
+    const uint end = first_position + rows, all_tiles = (end + TILE_POSITIONS - 1) / TILE_POSITIONS; /* positions that the last row sees */
+    const uint splits = max(t.long_splits, 1u), own_tiles = (all_tiles + splits - 1) / splits;
+    const uint first_tile = min(group.z * own_tiles, all_tiles), tiles = min(first_tile + own_tiles, all_tiles);
     kv_source<KV, PART, LOADS> cache;
     cache.kv = (device const KV *)a.kv + (ulong)head * METAL_PAGE_TOKENS * ROW_VALUES;
     cache.pages = t.page_table + segment.first_page;
@@ -109,8 +111,8 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
 
     kv8 next[LOADS];
     const uint items = tiles * 2 * PARTS;
-    cache.fetch(0, thread_index, next);
-    for (uint k = 0; k < tiles; k++) {
+    cache.fetch(first_tile * 2 * PARTS, thread_index, next);
+    for (uint k = first_tile; k < tiles; k++) {
         simdgroup_float8x8 score[2][2];
         for (uint i = 0; i < 2; i++)
             for (uint j = 0; j < 2; j++) score[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -160,7 +162,7 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
                 float weights = 0;
 #pragma unroll
                 for (uint i = 0; i < 8; i++) {
-                    const T w = T(exp(s[i] - here));
+                    const T w = k * TILE_POSITIONS + i * 4 + quarter <= last ? T(exp(s[i] - here)) : T(0.0f); /* it may see none of them */
                     ((threadgroup T *)mine)[i * 4 + quarter] = w;
                     weights += float(w);
                 }
@@ -200,7 +202,14 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
 
     sum += simd_shuffle_xor(sum, 1);
     sum += simd_shuffle_xor(sum, 2);
-    if (quarter == 0) factor[query] = 1.0f / sum;
+    if (quarter == 0) factor[query] = splits == 1 ? 1.0f / sum : 1.0f;
+    const uint row_heads = first_row * a.heads + head * heads; /* of query q: a row's heads further for each row */
+    if (splits > 1 && quarter == 0 && query < rows * heads) {
+        device float *to =
+            a.partial + ((ulong)(row_heads + query / heads * a.heads + query % heads) * splits + group.z) * METAL_PARTIAL + ROW_VALUES;
+        to[0] = most;
+        to[1] = sum;
+    }
     /* Through threadgroup memory, 64 values [64][2][32] at a time, so that rows are written whole and only where they are. */
 #pragma unroll
     for (uint p = 0; p < PARTS; p++)
@@ -213,8 +222,10 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
             threadgroup_barrier(mem_flags::mem_threadgroup);
             for (uint i = thread_index; i < rows * heads * 64; i += METAL_PREFILL_THREADS) {
                 const uint q = i / 64, value = p * PART + i / 32 % 2 * (PART / 2) + c * 8 + i % 32;
-                a.out[(ulong)(first_row + q / heads) * a.out_stride + (head * heads + q % heads) * ROW_VALUES + value] =
-                    shared[i] * factor[q];
+                device float *to =
+                    splits == 1 ? a.out + (ulong)(first_row + q / heads) * a.out_stride + (head * heads + q % heads) * ROW_VALUES
+                                : a.partial + ((ulong)(row_heads + q / heads * a.heads + q % heads) * splits + group.z) * METAL_PARTIAL;
+                to[value] = shared[i] * factor[q];
             }
         }
 }

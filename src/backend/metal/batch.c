@@ -71,8 +71,8 @@ static void write_segments(metal_segment *to, const row_batch *t) {
     }
 }
 
-static uint32_t count_splits(uint32_t positions, uint32_t rows) {
-    const uint32_t splits = (positions + METAL_SPLIT_POSITIONS - 1) / METAL_SPLIT_POSITIONS;
+static uint32_t count_splits(uint32_t positions, uint32_t rows, uint32_t least_positions) {
+    const uint32_t splits = (positions + least_positions - 1) / least_positions;
     const uint32_t most = rows && rows < METAL_MOST_PARTIALS ? METAL_MOST_PARTIALS / rows : 1;
     const uint32_t least = splits < most ? splits : most;
     return least < METAL_MAX_SPLITS ? least : METAL_MAX_SPLITS;
@@ -80,13 +80,14 @@ static uint32_t count_splits(uint32_t positions, uint32_t rows) {
 
 /* Rows of short segments, or of few rows all; and what a view says of them. */
 static void list_short_rows(const row_batch *t, uint32_t *row, metal_view *v) {
-    uint32_t positions = 1;
+    uint32_t positions = 1, long_positions = 1;
     v->single = true;
     for (uint32_t g = 0; g < t->segments; g++) {
         const batch_segment *s = &t->segment[g];
         v->single &= s->rows <= 1;
         if (v->path == MANY_ROWS && s->rows >= METAL_SEGMENT_ROWS) {
             v->any_long = true;
+            if (s->first_position + s->rows > long_positions) long_positions = s->first_position + s->rows;
             continue;
         }
         for (uint32_t i = 0; i < s->rows; i++) {
@@ -95,7 +96,8 @@ static void list_short_rows(const row_batch *t, uint32_t *row, metal_view *v) {
             positions = seen > positions ? seen : positions;
         }
     }
-    v->splits = count_splits(positions, v->short_rows);
+    v->splits = count_splits(positions, v->short_rows, METAL_SPLIT_POSITIONS);
+    v->long_splits = count_splits(long_positions, t->rows, METAL_LONG_SPLIT_POSITIONS);
 }
 
 static void write_rotary(const backend *b, const row_batch *t, float *to) {
@@ -138,7 +140,8 @@ static metal_view write_view(const backend *b, const row_batch *t, const layout 
                           .wanted = t->wanted,
                           .tokens = t->samples ? t->sample[0].tokens : b->s->vocabulary, /* another one is sampled by the host */
                           .splits = v.splits,
-                          .short_rows = v.short_rows};
+                          .short_rows = v.short_rows,
+                          .long_splits = v.long_splits};
     memcpy(host + l->step[step], &s, sizeof s);
     return v;
 }

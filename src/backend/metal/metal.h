@@ -48,6 +48,7 @@ typedef struct metal_scratch {
     /* batches of many rows */
     uint64_t gated;        /* [rows][mixer out]: input of the output projection */
     uint64_t queries;      /* METAL_QUERIES floats */
+    uint64_t long_partial; /* of split attention of long segments */
     uint64_t gdn;          /* METAL_GDN_SCRATCH bytes */
     uint64_t first, place; /* [experts + 1], [rows · top_k]: rows by expert */
     uint64_t expert_out;   /* [rows · top_k][hidden] */
@@ -82,6 +83,7 @@ typedef enum metal_extent { /* what a grid's dimension is multiplied by */
                             BY_WANTED,
                             BY_SHORT_ROWS,
                             BY_SPLITS,
+                            BY_LONG_SPLITS,
                             BY_GEMM_ROWS, /* ⌈rows / METAL_GEMM_ROWS⌉ */
                             BY_GDN_CHUNKS,
                             BY_TILES,
@@ -93,7 +95,8 @@ typedef enum metal_when {
     IF_NOT_SINGLE,
     IF_SHORT, /* rows in segments of fewer than METAL_SEGMENT_ROWS */
     IF_LONG,
-    IF_WIDE, /* the wide GEMM's grid, `wide` outputs across, is large enough */
+    IF_LONG_SPLIT, /* and their positions are cut */
+    IF_WIDE,       /* the wide GEMM's grid, `wide` outputs across, is large enough */
     IF_NARROW,
 } metal_when;
 
@@ -125,7 +128,7 @@ typedef struct metal_prepared {
 
 typedef struct metal_view { /* rows that ops are computed for: a batch, or its wanted rows alone */
     uint64_t step;          /* offset of its descriptor */
-    uint32_t rows, segments, wanted, short_rows, splits;
+    uint32_t rows, segments, wanted, short_rows, splits, long_splits;
     metal_path path;
     bool single, any_long;
 } metal_view;

@@ -160,6 +160,7 @@ void metal_place_scratch(const model_shape *s, const backend_limits *n, uint64_t
     c.gathered = take_scratch(&c, base, (uint64_t)n->wanted * s->hidden * 4);
     if (rows > METAL_STEP_ROWS) {
         c.gated = take_scratch(&c, base, rows * shape_mixer_out_values(s) * 4);
+        c.long_partial = take_scratch(&c, base, (uint64_t)METAL_MOST_PARTIALS * s->attention_heads * METAL_PARTIAL * 4);
         c.queries = take_scratch(&c, base, METAL_QUERIES(rows, s->attention_heads) * 4);
         c.gdn = take_scratch(&c, base, METAL_GDN_SCRATCH(n->rows, n->segments, s->gdn_key_heads, s->gdn_value_heads));
         c.first = take_scratch(&c, base, ((uint64_t)s->experts + 1) * 4);

@@ -208,13 +208,17 @@ static void step_attention(builder *u, const metal_attention_args *a, metal_when
     c->when = (uint8_t)when;
 }
 
-static void attention_combine(builder *u, const metal_attention_args *a, metal_when when) {
-    metal_call *c = call(u, "step_attention_combine", "", a, sizeof *a);
+static void combine_call(builder *u, const char *name, const metal_attention_args *a, metal_extent by, metal_when when) {
+    metal_call *c = call(u, name, "", a, sizeof *a);
     c->threads = METAL_COMBINE_THREADS;
     c->threadgroup_bytes = METAL_TG_COMBINE;
     c->grid[0] = a->heads * METAL_COMBINE_PARTS;
-    c->by[1] = BY_SHORT_ROWS;
+    c->by[1] = (uint8_t)by;
     c->when = (uint8_t)when;
+}
+
+static void attention_combine(builder *u, const metal_attention_args *a, metal_when when) {
+    combine_call(u, "step_attention_combine", a, BY_SHORT_ROWS, when);
 }
 
 static void few_attention(builder *u) {
@@ -388,15 +392,19 @@ static void many_attend(builder *u, metal_attention_args *a) {
     snprintf(format, sizeof format, "%s%s", kv_format(u->b), u->b->limits.fast ? "_fast" : "_exact");
     u->barrier = true;
     step_attention(u, a, IF_SHORT);
-    a->first = METAL_SEGMENT_ROWS;
-    metal_call *c = call(u, "attention", format, a, sizeof *a);
+    metal_attention_args of_long = *a;
+    of_long.first = METAL_SEGMENT_ROWS;
+    of_long.partial = u->b->scratch.long_partial;
+    metal_call *c = call(u, "attention", format, &of_long, sizeof of_long);
     c->threads = METAL_PREFILL_THREADS;
     c->threadgroup_bytes = METAL_TG_PREFILL;
     c->by[0] = BY_TILES;
+    c->by[2] = BY_LONG_SPLITS;
     c->grid[1] = a->kv_heads;
     c->when = IF_LONG;
     u->barrier = true;
     attention_combine(u, a, IF_SHORT);
+    combine_call(u, "attention_combine", &of_long, BY_ROWS, IF_LONG_SPLIT);
 }
 
 static void many_attention(builder *u) {

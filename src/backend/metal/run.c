@@ -17,6 +17,7 @@ static uint32_t extent(const metal_view *v, uint8_t by) {
     case BY_WANTED: return v->wanted;
     case BY_SHORT_ROWS: return v->short_rows;
     case BY_SPLITS: return v->splits;
+    case BY_LONG_SPLITS: return v->long_splits;
     case BY_GEMM_ROWS: return blocks(v->rows, METAL_GEMM_ROWS);
     case BY_GDN_CHUNKS: return METAL_GDN_CHUNKS(v->rows, v->segments);
     case BY_TILES: return METAL_TILES(v->rows, v->segments);
@@ -31,6 +32,7 @@ static bool applies(const metal_call *c, const metal_view *v) {
     case IF_NOT_SINGLE: return !v->single;
     case IF_SHORT: return v->short_rows > 0;
     case IF_LONG: return v->any_long;
+    case IF_LONG_SPLIT: return v->any_long && v->long_splits > 1;
     case IF_WIDE: return c->wide * blocks(v->rows, METAL_GEMM_ROWS) >= LEAST_THREADGROUPS;
     case IF_NARROW: return c->wide * blocks(v->rows, METAL_GEMM_ROWS) < LEAST_THREADGROUPS;
     }

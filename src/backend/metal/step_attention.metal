@@ -218,22 +218,26 @@ KERNEL_INSTANCE("step_attention_kb16", step_attention<uint16_t>)
 
 /* ---- the splits of a row and head ---- */
 
-/* A threadgroup has 32 values of a head: lane l values 4·(l % 8) … of the splits 4·simdgroup + l / 8, and every 16th after. */
-kernel void step_attention_combine(constant metal_attention_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
-                                   threadgroup float4 *shared TG_ARG(0), uint3 group [[threadgroup_position_in_grid]],
-                                   uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+/* Of t.short_row, or with MANY of all rows in segments that attention_… has taken.
+ * A threadgroup has 32 values of a head: lane l values 4·(l % 8) … of the splits 4·simdgroup + l / 8, and every 16th after. */
+template <bool MANY>
+kernel void combine_splits(constant metal_attention_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
+                           threadgroup float4 *shared TG_ARG(0), uint3 group [[threadgroup_position_in_grid]],
+                           uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     enum { QUADS = HEAD / METAL_COMBINE_PARTS / 4, AT_ONCE = METAL_COMBINE_THREADS / QUADS };
-    const uint row = t.short_row[group.y], head = group.x / METAL_COMBINE_PARTS;
+    const uint row = MANY ? group.y : t.short_row[group.y], head = group.x / METAL_COMBINE_PARTS, splits = MANY ? t.long_splits : t.splits;
+    const uint segment_rows = MANY ? t.segment[t.segment_of[row]].rows : 0;
+    if (MANY && (segment_rows < a.first || segment_rows >= a.beyond)) return;
     const uint quad = lane % QUADS, value = group.x % METAL_COMBINE_PARTS * (QUADS * 4) + quad * 4;
-    device const float *partial = a.partial + ((ulong)group.y * a.heads + head) * t.splits * METAL_PARTIAL;
+    device const float *partial = a.partial + ((ulong)group.y * a.heads + head) * splits * METAL_PARTIAL;
     float most = -INFINITY, sum = 0;
-    for (uint s = lane; s < t.splits; s += 32) most = max(most, partial[s * METAL_PARTIAL + HEAD]);
+    for (uint s = lane; s < splits; s += 32) most = max(most, partial[s * METAL_PARTIAL + HEAD]);
     most = simd_max(most);
-    for (uint s = lane; s < t.splits; s += 32)
+    for (uint s = lane; s < splits; s += 32)
         sum += exp(partial[s * METAL_PARTIAL + HEAD] - most) * partial[s * METAL_PARTIAL + HEAD + 1];
     sum = simd_sum(sum);
     float4 acc = float4(0.0f);
-    for (uint s = simdgroup * (32 / QUADS) + lane / QUADS; s < t.splits; s += AT_ONCE) {
+    for (uint s = simdgroup * (32 / QUADS) + lane / QUADS; s < splits; s += AT_ONCE) {
         device const float *from = partial + s * METAL_PARTIAL;
         if (from[HEAD + 1] == 0) continue; /* empty: its values were never written */
         acc += exp(from[HEAD] - most) * *(device const float4 *)(from + value);
@@ -246,3 +250,5 @@ kernel void step_attention_combine(constant metal_attention_args &a [[buffer(0)]
     for (uint i = 1; i < METAL_COMBINE_THREADS / 32; i++) acc += shared[i * QUADS + quad];
     *(device float4 *)(a.out + row * a.out_stride + head * HEAD + value) = acc / sum;
 }
+KERNEL_INSTANCE("step_attention_combine", combine_splits<false>)
+KERNEL_INSTANCE("attention_combine", combine_splits<true>)
