@@ -157,7 +157,7 @@ describe('scripted engine', () => {
   test('models', async () => {
     const list = [];
     for await (const model of client.models.list()) list.push(model);
-    assert.deepEqual(list.map((model) => model.id), ['scripted']);
+    assert.deepEqual(list.map((model) => model.id), ['scripted', 'scripted-thinking', 'scripted-instruct']);
     assert.equal((await client.models.retrieve('scripted')).context_window, 4096);
   });
 
