@@ -12,7 +12,7 @@ typedef struct peak_run {
 
 static void peak_task(void *context, uint32_t task, uint32_t thread) {
     const peak_run *run = context;
-    _Alignas(64) uint8_t sums[PEAK_SUMS_BYTES];
+    _Alignas(64) uint8_t sums[PEAK_SUMS_BYTES] = {0};
     (void)task, (void)thread;
     run->kernel->run(run->rounds, sums);
     volatile uint8_t used = sums[0];

@@ -2,4 +2,4 @@
 #include "backend/cpu/peak.h"
 
 #define STEP(sum) ((sum) * 0.5f + 0.25f)
-PEAK_KERNEL(c_peak_f32, float, 1, STEP, 1);
+PEAK_KERNEL(c_peak_f32, float, STEP, 1);

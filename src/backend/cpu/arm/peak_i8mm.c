@@ -4,4 +4,4 @@
 #include "backend/cpu/peak.h"
 
 #define STEP(sum) vmmlaq_s32(sum, vdupq_n_s8(1), vdupq_n_s8(2))
-PEAK_KERNEL(i8mm_peak_i8, int32x4_t, vdupq_n_s32(0), STEP, 32);
+PEAK_KERNEL(i8mm_peak_i8, int32x4_t, STEP, 32);

@@ -4,4 +4,4 @@
 #include "backend/cpu/peak.h"
 
 #define STEP(sum) _mm512_fmadd_ps(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.25f), sum)
-PEAK_KERNEL(avx512_peak_f32, __m512, _mm512_setzero_ps(), STEP, 16);
+PEAK_KERNEL(avx512_peak_f32, __m512, STEP, 16);

@@ -4,4 +4,4 @@
 #include "backend/cpu/peak.h"
 
 #define STEP(sum) _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), _mm512_set1_epi8(2))
-PEAK_KERNEL(vnni_peak_i8, __m512i, _mm512_setzero_si512(), STEP, 64);
+PEAK_KERNEL(vnni_peak_i8, __m512i, STEP, 64);
