@@ -144,6 +144,7 @@ calla_status gpu_allocate(metal_gpu *g, uint64_t bytes, const char *what, metal_
     @autoreleasepool {
         if (g->n_memories < GPU_MAX_MEMORIES)
             buffer = [g->device newBufferWithLength:whole options:MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked];
+        [buffer setLabel:[NSString stringWithUTF8String:what]];
         if (buffer) *out = (metal_memory){.object = buffer, .host = [buffer contents], .address = [buffer gpuAddress], .bytes = bytes};
         if (buffer && g->residency) change_residency(g, buffer, true);
     }

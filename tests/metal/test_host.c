@@ -1,0 +1,292 @@
+/* test_host.c: the Metal backend's host on a device that is absent, small, late, or that fails at any call: the answers are the same or the
+ * error says why, nothing stays behind, and no rule of Metal is broken.  And how many dispatches and barriers a token takes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/metal/metal.h"
+#include "base/memory.h"
+#include "fake_metal.h"
+#include "model/model.h"
+#include "model/plan.h"
+#include "support/arrays.h"
+#include "unit.h"
+
+enum { PROMPT = 20, DECODED = 2, VOCABULARY = 512 };
+
+static const char *checkpoint = "checkpoints/tiny-a";
+
+static float logits[DECODED + 1][VOCABULARY], expected[DECODED + 1][VOCABULARY];
+
+static calla_status step(model *m, sequence *s, const int32_t *ids, uint32_t rows, float *out, calla_error *err) {
+    const model_segment g = {.sequence = s, .ids = ids, .rows = rows, .want = WANT_LAST};
+    const calla_status status = model_step(m, &g, 1, NULL, NULL, err);
+    if (!status) memcpy(out, model_logits(m, 0, 0), model_get_shape(m)->vocabulary * sizeof *out);
+    return status;
+}
+
+/* Opens the checkpoint on metal, processes a prompt and a few tokens more. */
+static calla_status run(float (*out)[VOCABULARY], calla_error *err) {
+    static const int32_t more[DECODED] = {7, 8};
+    int32_t ids[PROMPT];
+    weights *w = NULL;
+    model *m = NULL;
+    sequence *s = NULL;
+    memset(out, 0, (DECODED + 1) * sizeof *out);
+    for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
+    calla_status status = weights_open(test_data(checkpoint), &w, err);
+    const model_options o = {.backend = backend_find("metal"),
+                             .batch_rows = PROMPT,
+                             .max_segments = 1,
+                             .max_wanted = 1,
+                             .sequences = 1,
+                             .polite = true,
+                             .kv_tokens = KV_PAGE_TOKENS,
+                             .kv = CALLA_KV_BF16};
+    if (!status) status = model_open(w, &o, &m, err);
+    if (!status) status = sequence_open(m, &s, err);
+    if (!status) status = step(m, s, ids, PROMPT, out[0], err);
+    for (uint32_t i = 0; i < DECODED && !status; i++) status = step(m, s, &more[i], 1, out[1 + i], err);
+    if (status == CALLA_E_DEVICE && s) { /* it stays so */
+        calla_error again;
+        assert_int_equal(step(m, s, more, 1, out[0], &again), CALLA_E_DEVICE);
+        assert_string_equal(again.message, err->message);
+    }
+    if (s) sequence_close(s);
+    model_close(m);
+    weights_close(w);
+    return status;
+}
+
+static void assert_clean(void) {
+    char names[512];
+    const char *broken = fake_metal_broken();
+    if (broken) fail_msg("%s", broken);
+    if (fake_metal_living(names, sizeof names)) fail_msg("still alive: %s", names);
+}
+
+static int back_to_normal(void **state) {
+    (void)state;
+    checkpoint = "checkpoints/tiny-a";
+    fake_metal_is = (fake_metal_device){.absent = false};
+    fake_metal_fail(0);
+    return 0;
+}
+
+static void assert_same_answers(void) {
+    calla_error err = {0};
+    if (run(logits, &err)) fail_msg("%s", err.message);
+    assert_memory_equal(logits, expected, sizeof logits);
+    assert_clean();
+}
+
+static int first_run(void **state) {
+    (void)state;
+    calla_error err = {0};
+    if (run(expected, &err)) return fprintf(stderr, "%s\n", err.message), -1;
+    assert_clean();
+    return 0;
+}
+
+static void test_absent(void **state) {
+    (void)state;
+    calla_error err = {0};
+    fake_metal_is.absent = true;
+    assert_int_equal(run(logits, &err), CALLA_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "no Metal device"));
+    fake_metal_is = (fake_metal_device){.other_family = true};
+    assert_int_equal(run(logits, &err), CALLA_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "not an Apple GPU"));
+    assert_clean();
+}
+
+static void test_small(void **state) {
+    (void)state;
+    calla_error err = {0};
+    fake_metal_is.working_set_bytes = 2 << 20;
+    assert_int_equal(run(logits, &err), CALLA_E_NOMEM);
+    print_message("%s\n", err.message);
+    assert_non_null(strstr(err.message, "iogpu.wired_limit_mb="));
+    assert_non_null(strstr(err.message, "--context"));
+    fake_metal_is = (fake_metal_device){.largest_buffer_bytes = 64 << 10};
+    assert_int_equal(run(logits, &err), CALLA_E_UNSUPPORTED); /* a matrix */
+    assert_non_null(strstr(err.message, "in one piece"));
+    fake_metal_is = (fake_metal_device){.largest_buffer_bytes = 256 << 10};
+    assert_int_equal(run(logits, &err), CALLA_E_NOMEM); /* a buffer */
+    assert_non_null(strstr(err.message, "in one piece"));
+    assert_clean();
+}
+
+/* Weights that do not fit into one memory lie in several. */
+static void test_many_memories(void **state) {
+    (void)state;
+    const model_shape *s;
+    weights *w;
+    calla_error err = {0};
+    assert_int_equal(weights_open(test_data("checkpoints/tiny-a"), &w, &err), CALLA_OK);
+    s = &w->shape;
+    backend b = {.w = w, .s = s, .facts = {.largest_buffer_bytes = 100 << 10}};
+    assert_int_equal(metal_place_weights(&b, &err), CALLA_OK);
+    assert_true(b.weights.memories > 5);
+    for (uint32_t i = 0; i < b.weights.memories; i++) assert_in_range(b.weights.memory[i].bytes, 1, 100 << 10);
+    b.facts.largest_buffer_bytes = 1 << 10; /* no matrix fits */
+    assert_int_equal(metal_place_weights(&b, &err), CALLA_E_UNSUPPORTED);
+    mem_free(b.weights.layer);
+    weights_close(w);
+}
+
+/* The same with tiny-b, whose weights of 11 MB are larger than any buffer. */
+static void test_split_weights(void **state) {
+    (void)state;
+    static float whole[DECODED + 1][VOCABULARY];
+    calla_error err = {0};
+    checkpoint = "checkpoints/tiny-b";
+    if (run(whole, &err)) fail_msg("%s", err.message);
+    fake_metal_is.largest_buffer_bytes = 6 << 20;
+    if (run(logits, &err)) fail_msg("%s", err.message);
+    assert_memory_equal(logits, whole, sizeof logits);
+    assert_clean();
+}
+
+/* What the host overwrites before the device has read it shows when commands run only once they are waited for. */
+static void test_late(void **state) {
+    (void)state;
+    fake_metal_is.runs_late = true;
+    assert_same_answers();
+}
+
+static void test_each_failure(void **state) {
+    (void)state;
+    calla_error err = {0};
+    uint32_t tried = 0, seen = 0, lost = 0;
+    fake_metal_fail(0);
+    assert_int_equal(run(logits, &err), CALLA_OK);
+    const uint64_t calls = fake_metal_fail(0);
+    assert_true(calls > 60);
+    /* all of opening's first and of the last token's; of the many kernels and commands between every fifth */
+    for (uint64_t n = 1; n <= calls; n += n < 24 || n + 12 > calls ? 1 : 5, tried++) {
+        fake_metal_fail(n);
+        err = (calla_error){0};
+        const calla_status status = run(logits, &err);
+        if (status) {
+            assert_true(status == CALLA_E_NOMEM || status == CALLA_E_DEVICE || status == CALLA_E_UNSUPPORTED);
+            assert_true(strlen(err.message) > 20);
+            seen++;
+            lost += status == CALLA_E_DEVICE && strstr(err.message, "ran out of memory") != NULL;
+        } else
+            assert_memory_equal(logits, expected, sizeof logits);
+        assert_clean();
+    }
+    print_message("of %llu calls %u made to fail, seen by the caller in %u\n", (unsigned long long)calls, tried, seen);
+    assert_true(seen * 2 > tried); /* what may fail unseen is the archive of compiled kernels */
+    assert_true(lost > 3);         /* command buffers of the prompt and of tokens */
+    fake_metal_fail(0);
+    assert_same_answers();
+}
+
+/* ---- counts ---- */
+
+static weight_mat mat(uint32_t count, uint32_t rows, uint32_t cols, uint32_t bits) {
+    return (weight_mat){.count = count, .rows = rows, .cols = cols, .bits = bits, .group = 64};
+}
+
+/* The real model's shapes, without its weights. */
+static weights full_size(void) {
+    weights w = {.shape = {.hidden = 2048,
+                           .layers = 40,
+                           .vocabulary = 248320,
+                           .attention_heads = 16,
+                           .kv_heads = 2,
+                           .gdn_key_heads = 16,
+                           .gdn_value_heads = 32,
+                           .experts = 256,
+                           .top_k = 8,
+                           .expert_width = 512,
+                           .shared_width = 512,
+                           .norm_eps = 1e-6f,
+                           .rope_theta = 1e7}};
+    model_shape *s = &w.shape;
+    w.layer = calloc(s->layers, sizeof *w.layer);
+    assert_non_null(w.layer);
+    w.embed = w.lm_head = mat(1, s->vocabulary, s->hidden, 4);
+    for (uint32_t i = 0; i < s->layers; i++) {
+        layer_weights *l = &w.layer[i];
+        const uint32_t H = s->hidden;
+        s->is_attention[i] = i % 4 == 3;
+        s->kind_index[i] = (uint16_t)(s->is_attention[i] ? s->attention_layers++ : s->gdn_layers++);
+        l->in_qkv = mat(1, 8192, H, 4), l->in_z = mat(1, 4096, H, 4), l->in_a = l->in_b = mat(1, 32, H, 4), l->gdn_out = mat(1, H, 4096, 4);
+        l->q = mat(1, 8192, H, 4), l->k = l->v = mat(1, 512, H, 4), l->attn_out = mat(1, H, 4096, 4);
+        l->router = mat(1, 256, H, 8), l->shared_router = mat(1, 1, H, 8);
+        l->expert_gate = l->expert_up = mat(256, 512, H, 4), l->expert_down = mat(256, H, 512, 4);
+        l->shared_gate = l->shared_up = mat(1, 512, H, 4), l->shared_down = mat(1, H, 512, 4);
+    }
+    return w;
+}
+
+static void test_counts_of_a_token(void **state) {
+    (void)state;
+    calla_error err = {0};
+    weights w = full_size();
+    backend b = {.w = &w,
+                 .s = &w.shape,
+                 .limits = {.rows = 2048, .segments = 4, .wanted = 4, .samples = 4, .pages = 1024, .slots = 8, .kv = CALLA_KV_BF16}};
+    if (gpu_open(&b.gpu, &b.facts, &err) || metal_place_weights(&b, &err) || gpu_compile(b.gpu, &err) || metal_prepare(&b, &err))
+        fail_msg("%s", err.message);
+    metal_count(&b);
+    print_message("a token of the real model: %u stages planned, %u dispatches, %u barriers; weights of %.2f GB in %u memories\n",
+                  plan_stages(&w.shape), b.token_dispatches, b.token_barriers, (double)b.weights.bytes / 1e9, b.weights.memories);
+    assert_in_range(b.token_dispatches, plan_stages(&w.shape), 330);
+    assert_in_range(b.token_barriers, 200, 250);
+    metal_prepared_free(&b);
+    gpu_close(b.gpu);
+    mem_free(b.weights.layer);
+    free(w.layer);
+    assert_clean();
+}
+
+/* What is counted beforehand is what the device then gets. */
+static void test_counts_are_true(void **state) {
+    (void)state;
+    static const int32_t id = 5;
+    calla_error err = {0};
+    char text[256];
+    uint32_t dispatches, barriers;
+    weights *w;
+    model *m;
+    sequence *s;
+    const model_options o = {.backend = backend_find("metal"),
+                             .batch_rows = 1,
+                             .max_segments = 1,
+                             .max_wanted = 1,
+                             .sequences = 1,
+                             .kv_tokens = KV_PAGE_TOKENS,
+                             .kv = CALLA_KV_BF16};
+    assert_int_equal(weights_open(test_data("checkpoints/tiny-b"), &w, &err), CALLA_OK);
+    if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
+    model_describe_device(m, text, sizeof text);
+    print_message("tiny-b: %s\n", text);
+    const char *exact = strstr(text, "exact, ");
+    assert_non_null(exact);
+    assert_int_equal(sscanf(exact, "exact, %u dispatches and %u barriers a token", &dispatches, &barriers), 2);
+    assert_int_equal(sequence_open(m, &s, &err), CALLA_OK);
+    const model_segment g = {.sequence = s, .ids = &id, .rows = 1, .want = WANT_LAST};
+    const fake_metal_counts before = fake_metal_count;
+    assert_int_equal(model_step(m, &g, 1, NULL, NULL, &err), CALLA_OK);
+    assert_int_equal(fake_metal_count.dispatches - before.dispatches, dispatches);
+    assert_int_equal(fake_metal_count.barriers - before.barriers, barriers);
+    assert_int_equal(fake_metal_count.command_buffers - before.command_buffers, 1);
+    assert_int_equal(fake_metal_count.encoders - before.encoders, 1);
+    sequence_close(s);
+    model_close(m);
+    weights_close(w);
+    assert_clean();
+}
+
+#define TEST(f) cmocka_unit_test_teardown(f, back_to_normal)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_absent), TEST(test_small),        TEST(test_many_memories),     TEST(test_split_weights),
+        TEST(test_late),   TEST(test_each_failure), TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
+    return cmocka_run_group_tests(tests, first_run, NULL);
+}

@@ -1,0 +1,60 @@
+/* test_pocket.c: recorded chats of pocket through the engine on the Metal backend, several at once, so that prompts and tokens mix. */
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "base/map.h"
+#include "base/memory.h"
+#include "engine/transcript.h"
+#include "support/arrays.h"
+#include "unit.h"
+
+enum { CHATS = 18, EACH = 6, MOST_TOKENS = 96 /* the recording stopped there */ };
+
+static int32_t *ids_of(json_object *chat, const char *key, size_t *n) {
+    json_object *list = json_object_object_get(chat, key);
+    *n = json_object_array_length(list);
+    int32_t *ids = malloc(*n * sizeof *ids);
+    assert_non_null(ids);
+    for (size_t i = 0; i < *n; i++) ids[i] = json_object_get_int(json_object_array_get_idx(list, i));
+    return ids;
+}
+
+/* The smallest margin of each chat is above 1e-2, so every backend must say the same. */
+static void test_chats(void **state) {
+    (void)state;
+    static transcript t[CHATS / EACH];
+    calla_session *session[CHATS / EACH];
+    char *text;
+    size_t n_text, n;
+    json_object *chats;
+    calla_engine *e;
+    calla_error err = {0};
+    const calla_engine_options o = {
+        .model_dir = test_models("pocket"), .device = "metal", .context_tokens = 2048, .max_sequences = CHATS / EACH, .batch_rows = 64};
+    const calla_generate_options greedy = greedy_options(MOST_TOKENS);
+    assert_int_equal(file_read(test_data("engine/pocket.greedy.json"), 1 << 20, &text, &n_text, NULL), CALLA_OK);
+    assert_int_equal(json_parse(text, n_text, "pocket.greedy.json", &chats, NULL), CALLA_OK);
+    if (calla_engine_open(&o, &e, &err)) fail_msg("%s", err.message);
+    for (size_t i = 0; i < CHATS / EACH; i++) {
+        int32_t *ids = ids_of(json_object_array_get_idx(chats, i * EACH), "prompt_ids", &n);
+        session[i] = open_session(e, ids, n);
+        start(session[i], &greedy, &t[i]);
+        free(ids);
+    }
+    for (size_t i = 0; i < CHATS / EACH; i++) {
+        int32_t *want = ids_of(json_object_array_get_idx(chats, i * EACH), "greedy_ids", &n);
+        calla_session_wait(session[i]);
+        calla_session_close(session[i]);
+        assert_int_equal(t[i].n, n);
+        assert_memory_equal(t[i].ids, want, n * sizeof *want);
+        free(want);
+    }
+    calla_engine_close(e);
+    json_object_put(chats);
+    mem_free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chats)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
