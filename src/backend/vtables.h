@@ -5,7 +5,7 @@
 #include "backend/backend.h"
 
 extern const backend_vtable cpu_vtable, ref_vtable;
-extern const backend_vtable cuda_vtable; /* where nvcc was found: CALLA_CUDA */
+extern const backend_vtable cuda_vtable;  /* where nvcc was found: CALLA_CUDA */
 extern const backend_vtable metal_vtable; /* on macOS, and in tests: CALLA_METAL */
 
 #endif

@@ -51,7 +51,7 @@ static const char *format_of(const metal_mat *m) { return m->bits == 4 ? "_q4" :
 /* A call of kernel `name` + `format` for any number of rows. */
 static metal_call *call(builder *u, const char *name, const char *format, const void *arguments, size_t bytes) {
     metal_prepared *p = &u->b->prepared;
-    char whole[64];
+    char whole[96];
     snprintf(whole, sizeof whole, "%s%s", name, format);
     const uint32_t k = kernel(u, whole);
     metal_call *c = &p->calls[p->n_calls++];
@@ -68,7 +68,7 @@ static metal_call *step_call(builder *u, const char *name, const metal_mat *m, c
     snprintf(one, sizeof one, "%s_r1", format_of(m));
     snprintf(more, sizeof more, "%s_r8", format_of(m));
     metal_call *c = call(u, name, one, arguments, bytes);
-    char whole[64];
+    char whole[96];
     snprintf(whole, sizeof whole, "%s%s", name, more);
     c->kernel[1] = kernel(u, whole);
     return c;
@@ -331,7 +331,7 @@ static void gemm_calls(builder *u, const char *name, uint32_t outputs, const met
     char format[32];
     snprintf(format, sizeof format, "%s%s", format_of(&a->w), precision);
     for (int narrow = 0; narrow < 2; narrow++) {
-        char whole[48];
+        char whole[64];
         snprintf(whole, sizeof whole, "%s%s", name, narrow ? "_narrow" : "");
         metal_call *c = call(u, whole, format, a, sizeof *a);
         c->threads = narrow ? METAL_NARROW_THREADS : METAL_GEMM_THREADS;
