@@ -27,12 +27,6 @@ static_assert(2 * BUFFER_BYTES + (TILE_QUERIES * SCORE_STRIDE + TILE_QUERIES) * 
 struct kv8 {
     float4 a, b;
 };
-static kv8 kv8_at(device const float *p) { return {*(device const float4 *)p, *(device const float4 *)(p + 4)}; }
-static kv8 kv8_at(device const uint16_t *p) {
-    const uint4 x = *(device const uint4 *)p;
-    return {float4(bf16_low(x.x), bf16_high(x.x), bf16_low(x.y), bf16_high(x.y)),
-            float4(bf16_low(x.z), bf16_high(x.z), bf16_low(x.w), bf16_high(x.w))};
-}
 
 /* K and V of a head, in items: of each tile the PARTS parts of K, then those of V. */
 template <typename KV, int PART, int LOADS> struct kv_source {
@@ -51,8 +45,9 @@ template <typename KV, int PART, int LOADS> struct kv_source {
             const uint load = thread_index + i * METAL_PREFILL_THREADS, position = first + load / (PART / 8);
             to[i].a = to[i].b = float4(0.0f);
             if (position < end)
-                to[i] = kv8_at(kv + pages[position / METAL_PAGE_TOKENS] * page_values + v + position % METAL_PAGE_TOKENS * ROW_VALUES +
-                               part + load % (PART / 8) * 8);
+                load_kv8(kv + pages[position / METAL_PAGE_TOKENS] * page_values + v + position % METAL_PAGE_TOKENS * ROW_VALUES + part +
+                             load % (PART / 8) * 8,
+                         to[i].a, to[i].b);
         }
     }
 };

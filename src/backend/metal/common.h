@@ -24,6 +24,18 @@ static inline uint16_t float_to_bf16(float f) {
     return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
+/* ---- K and V in device memory, f32 or bf16: eight values in a row ---- */
+
+static inline void load_kv8(device const float *p, thread float4 &a, thread float4 &b) {
+    a = ((device const float4 *)p)[0];
+    b = ((device const float4 *)p)[1];
+}
+static inline void load_kv8(device const uint16_t *p, thread float4 &a, thread float4 &b) {
+    const uint4 v = *(device const uint4 *)p;
+    a = float4(bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y));
+    b = float4(bf16_low(v.z), bf16_high(v.z), bf16_low(v.w), bf16_high(v.w));
+}
+
 /* ---- formulas (docs/model.md) ---- */
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }

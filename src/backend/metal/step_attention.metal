@@ -26,15 +26,6 @@ static float4 load_kv(device const uint16_t *p) {
     const uint2 v = *(device const uint2 *)p;
     return float4(bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y));
 }
-static void load_kv8(device const float *p, thread float4 &a, thread float4 &b) {
-    a = ((device const float4 *)p)[0];
-    b = ((device const float4 *)p)[1];
-}
-static void load_kv8(device const uint16_t *p, thread float4 &a, thread float4 &b) {
-    const uint4 v = *(device const uint4 *)p;
-    a = float4(bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y));
-    b = float4(bf16_low(v.z), bf16_high(v.z), bf16_low(v.w), bf16_high(v.w));
-}
 static void store_kv(device float *p, float4 v) { *(device float4 *)p = v; }
 static void store_kv(device uint16_t *p, float4 v) {
     const uint a = (uint)float_to_bf16(v.x) | (uint)float_to_bf16(v.y) << 16, b = (uint)float_to_bf16(v.z) | (uint)float_to_bf16(v.w) << 16;
