@@ -21,7 +21,7 @@ static float logits[DECODED + 1][VOCABULARY], expected[DECODED + 1][VOCABULARY];
 static calla_status step(model *m, sequence *s, const int32_t *ids, uint32_t rows, float *out, calla_error *err) {
     const model_segment g = {.sequence = s, .ids = ids, .rows = rows, .want = WANT_LAST};
     const calla_status status = model_step(m, &g, 1, NULL, NULL, err);
-    if (!status) memcpy(out, model_logits(m, 0, 0), model_get_shape(m)->vocabulary * sizeof *out);
+    if (!status) memset(out, 0, VOCABULARY * sizeof *out), memcpy(out, model_logits(m, 0, 0), model_get_shape(m)->vocabulary * sizeof *out);
     return status;
 }
 
@@ -155,6 +155,40 @@ static void test_late(void **state) {
     assert_same_answers();
 }
 
+/* A snapshot goes on as if nothing had been: its state and its page are untouched by what the original did since. */
+static void test_snapshot(void **state) {
+    (void)state;
+    static const int32_t wrong[3] = {1, 2, 3}, more[DECODED] = {7, 8};
+    int32_t ids[PROMPT];
+    calla_error err = {0};
+    weights *w;
+    model *m;
+    sequence *s, *snapshot;
+    for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
+    const model_options o = {.backend = backend_find("metal"),
+                             .batch_rows = PROMPT,
+                             .max_segments = 1,
+                             .max_wanted = 1,
+                             .sequences = 2,
+                             .kv_tokens = 2 * KV_PAGE_TOKENS,
+                             .kv = CALLA_KV_BF16};
+    assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
+    if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
+    assert_int_equal(sequence_open(m, &s, &err), CALLA_OK);
+    assert_int_equal(step(m, s, ids, PROMPT, logits[0], &err), CALLA_OK);
+    assert_int_equal(sequence_fork(s, &snapshot, &err), CALLA_OK);
+    assert_int_equal(step(m, s, wrong, 3, logits[1], &err), CALLA_OK);
+    for (uint32_t i = 0; i < DECODED; i++) {
+        assert_int_equal(step(m, snapshot, &more[i], 1, logits[1 + i], &err), CALLA_OK);
+        assert_memory_equal(logits[1 + i], expected[1 + i], sizeof logits[0]);
+    }
+    sequence_close(snapshot);
+    sequence_close(s);
+    model_close(m);
+    weights_close(w);
+    assert_clean();
+}
+
 static void test_each_failure(void **state) {
     (void)state;
     calla_error err = {0};
@@ -286,7 +320,7 @@ static void test_counts_are_true(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_absent), TEST(test_small),        TEST(test_many_memories),     TEST(test_split_weights),
-        TEST(test_late),   TEST(test_each_failure), TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
+        TEST(test_absent),   TEST(test_small),        TEST(test_many_memories),     TEST(test_split_weights),  TEST(test_late),
+        TEST(test_snapshot), TEST(test_each_failure), TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
     return cmocka_run_group_tests(tests, first_run, NULL);
 }
