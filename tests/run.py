@@ -61,7 +61,8 @@ def variants(slow):
     gcc = 'cc' if ON_MAC else 'gcc'
     no_cuda = '-Dcuda=disabled'  # compiled by itself: compile_cuda
     yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}', no_cuda], lambda test: slow or fast(test)
-    yield 'clang', newest_clang(), ['--buildtype=release', no_cuda], lambda test: bool({'unit', 'kernel'} & test.suites)
+    no_metal = '-Dmetal=disabled'  # its kernels and host are compiled by clang in any variant
+    yield 'clang', newest_clang(), ['--buildtype=release', no_cuda, no_metal], lambda test: bool({'unit', 'kernel'} & test.suites)
     yield 'asan', gcc, ['--native-file', 'presets/asan.ini', no_cuda], fast
     yield 'tsan', gcc, ['--native-file', 'presets/tsan.ini', no_cuda], threads
 
