@@ -150,6 +150,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (first.calls == 0 && options.n_stop == 0) /* a </think> in letters may be taken */
         require(first.letters + 5 * (n / 8) >= letters, "text was lost");
     buffer_free(&first.all);
+    buffer_free(&first.arguments);
     buffer_free(&second.all);
+    buffer_free(&second.arguments);
     return 0;
 }
