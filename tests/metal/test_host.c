@@ -142,7 +142,7 @@ static void test_split_weights(void **state) {
     calla_error err = {0};
     checkpoint = "checkpoints/tiny-b";
     if (run(whole, &err)) fail_msg("%s", err.message);
-    fake_metal_is.largest_buffer_bytes = 6 << 20;
+    fake_metal_is.largest_buffer_bytes = 10 << 20;
     if (run(logits, &err)) fail_msg("%s", err.message);
     assert_memory_equal(logits, whole, sizeof logits);
     assert_clean();
