@@ -9,6 +9,16 @@
 
 #include "backend/cpu/kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Not every compiler's __builtin_cpu_supports knows the name. */
+static bool has_avxvnni(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1;
+}
+#endif
+
 #if defined(__aarch64__)
 typedef struct arm_features {
     bool dotprod, i8mm;
@@ -42,6 +52,7 @@ size_t cpu_kernels_available(const cpu_kernels *found[CPU_MAX_TABLES]) {
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     if (avx512 && __builtin_cpu_supports("avx512vnni")) found[n++] = &cpu_kernels_vnni;
     if (avx512) found[n++] = &cpu_kernels_avx512;
+    if (avx2 && has_avxvnni()) found[n++] = &cpu_kernels_avxvnni;
     if (avx2) found[n++] = &cpu_kernels_avx2;
 #elif defined(__aarch64__)
     const arm_features has = arm_detect();

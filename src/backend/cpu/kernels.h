@@ -88,7 +88,7 @@ static inline void cpu_clear(float *acc, uint32_t n, uint32_t count) {
 
 extern const cpu_kernels cpu_kernels_c;
 #if defined(__x86_64__)
-extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_vnni;
+extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avxvnni, cpu_kernels_avx512, cpu_kernels_vnni;
 #elif defined(__aarch64__)
 extern const cpu_kernels cpu_kernels_neon, cpu_kernels_dotprod, cpu_kernels_i8mm;
 #endif

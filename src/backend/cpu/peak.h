@@ -22,7 +22,7 @@ typedef struct cpu_peak {
 
 extern const cpu_peak_kernel c_peak_f32;
 #if defined(__x86_64__)
-extern const cpu_peak_kernel avx2_peak_f32, avx2_peak_i8, avx512_peak_f32, avx512_peak_bf16, vnni_peak_i8;
+extern const cpu_peak_kernel avx2_peak_f32, avx2_peak_i8, avxvnni_peak_i8, avx512_peak_f32, avx512_peak_bf16, vnni_peak_i8;
 #elif defined(__aarch64__)
 extern const cpu_peak_kernel neon_peak_f32, dotprod_peak_i8, i8mm_peak_i8;
 #endif

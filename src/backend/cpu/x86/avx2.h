@@ -7,9 +7,19 @@
 #include "backend/cpu/kernels.h"
 #include "base/float.h"
 
-/* q8_avx2.c: as in cpu_kernels */
+/* kernels_avx2.c and q8_avx2.c: as in cpu_kernels */
+#define AVX2_COMMON                                                                                                                        \
+    .has_q8 = true, .prepare_q8 = avx2_prepare_q8, .weight_row = avx2_weight_row, .dot = avx2_dot, .prepare_f32 = avx2_prepare_f32,        \
+    .silu_mul = avx2_silu_mul, .sigmoid_mul = avx2_sigmoid_mul, .mixer = &avx2_mixer
+float avx2_dot(const float *a, const float *b, uint32_t n);
+void avx2_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
+void avx2_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum);
+void avx2_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
+                     float *acc);
 void avx2_linear_q8(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
                     float *acc);
+void avxvnni_linear_q8(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
+                       uint32_t n, float *acc);
 void avx2_prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum);
 
 /* mixer_avx2.c */

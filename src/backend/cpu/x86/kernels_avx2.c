@@ -15,7 +15,7 @@ static inline void codes8(const uint8_t *p, __m256 *even, __m256 *odd) {
     *odd = _mm256_cvtepi32_ps(_mm256_srli_epi32(v, 4));
 }
 
-static float dot_avx2(const float *a, const float *b, uint32_t n) {
+float avx2_dot(const float *a, const float *b, uint32_t n) {
     __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
     uint32_t k = 0;
     for (; k + 32 <= n; k += 32) {
@@ -86,12 +86,8 @@ static inline void tile(const float *w, const float *const *x, uint32_t rows, ui
     }
 }
 
-static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                        uint32_t n, bool q8, float *acc) {
-    if (q8) {
-        avx2_linear_q8(m, which, first, count, x, list, n, acc);
-        return;
-    }
+void avx2_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
+                     float *acc) {
     const uint64_t row_bytes = weight_row_bytes(m), groups = weight_row_groups(m), row = (uint64_t)which * m->rows + first;
     const uint8_t *codes = m->codes + row * row_bytes, *scales = m->scales + row * groups * 2, *biases = m->biases + row * groups * 2;
     if (n <= 3) {
@@ -136,7 +132,7 @@ static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uin
     }
 }
 
-static void weight_row_avx2(const weight_mat *m, uint32_t which, uint32_t row, float *out) {
+void avx2_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out) {
     const uint64_t index = (uint64_t)which * m->rows + row, groups = weight_row_groups(m);
     const uint8_t *codes = m->codes + index * weight_row_bytes(m);
     if (m->bits == 16) {
@@ -168,7 +164,7 @@ static void weight_row_avx2(const weight_mat *m, uint32_t which, uint32_t row, f
     }
 }
 
-static void prepare_f32_avx2(const float *x, uint32_t cols, float *f32, float *sum) {
+void avx2_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum) {
     for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, f32 += CPU_GROUP) {
         __m256 total = _mm256_setzero_ps();
         for (uint32_t k = 0; k < 4; k++) {
@@ -182,18 +178,14 @@ static void prepare_f32_avx2(const float *x, uint32_t cols, float *f32, float *s
     }
 }
 
+static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
+                        uint32_t n, bool q8, float *acc) {
+    if (q8)
+        avx2_linear_q8(m, which, first, count, x, list, n, acc);
+    else
+        avx2_linear_f32(m, which, first, count, x, list, n, acc);
+}
+
 static const cpu_peak peak = {.f32 = &avx2_peak_f32, .i8 = &avx2_peak_i8};
 
-const cpu_kernels cpu_kernels_avx2 = {
-    .name = "avx2",
-    .peak = &peak,
-    .has_q8 = true,
-    .linear = linear_avx2,
-    .prepare_q8 = avx2_prepare_q8,
-    .weight_row = weight_row_avx2,
-    .dot = dot_avx2,
-    .prepare_f32 = prepare_f32_avx2,
-    .silu_mul = avx2_silu_mul,
-    .sigmoid_mul = avx2_sigmoid_mul,
-    .mixer = &avx2_mixer,
-};
+const cpu_kernels cpu_kernels_avx2 = {.name = "avx2", .peak = &peak, .linear = linear_avx2, AVX2_COMMON};
