@@ -4,6 +4,7 @@
  * text once already.  What json-c gives is the tree: ordered objects, strings with a length, doubles that keep their text.  Its
  * nodes come from malloc, not from base/memory.h. */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,11 +38,15 @@ static bool attach(json_object *parent, const char *key, json_object *value) {
     return rc == 0;
 }
 
+/* What a tree may cost: a text of 64 MB would else become one of 17 GB, since an empty container of json-c takes 400 to 800 bytes, a
+ * scalar about 70. */
+enum { MAX_COST = 8 << 20, CONTAINER_COST = 16 };
+
 /* Builds the tree.  `key` holds the key whose value comes next; levels [depth] are the open objects and arrays, each owned by the
  * one before it and the first by *root. */
 static bool build(json_reader *r, buffer *key, buffer *number, json_object **root) {
     json_object *levels[JSON_MAX_DEPTH + 1] = {0};
-    size_t depth = 0;
+    size_t depth = 0, cost = 0;
     for (;;) {
         const json_token token = json_next(r);
         json_object *value = NULL;
@@ -62,6 +67,11 @@ static bool build(json_reader *r, buffer *key, buffer *number, json_object **roo
         }
         const bool opens = token == JSON_OBJECT_BEGIN || token == JSON_ARRAY_BEGIN;
         if (opens && !value) return false;
+        if ((cost += opens ? CONTAINER_COST : 1) > MAX_COST) {
+            snprintf(r->error, sizeof r->error, "too many values");
+            json_object_put(value);
+            return false;
+        }
         if (depth == 0) {
             *root = value;
         } else {

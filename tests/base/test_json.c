@@ -128,6 +128,23 @@ static void refuses_deep_nesting(void **state) {
     assert_string_equal(err.message, "body: byte 128: nesting deeper than 128 levels");
 }
 
+/* A few megabytes must not become gigabytes of tree. */
+static void refuses_too_many_values(void **state) {
+    (void)state;
+    const size_t n = 600000;
+    char *text = mem_alloc(3 * n + 2);
+    calla_error err = {0};
+    json_object *tree;
+    assert_non_null(text);
+    text[0] = '[';
+    for (size_t i = 0; i < n; i++) memcpy(text + 1 + 3 * i, "[],", 3);
+    memcpy(text + 3 * n, "]", 2);
+    assert_int_equal(json_parse(text, 3 * n + 1, "body", &tree, &err), CALLA_E_FORMAT);
+    assert_string_equal(err.message, "body: too many values");
+    assert_null(tree);
+    mem_free(text);
+}
+
 /* ------------------------------------------------------------- the reader ------------------------------------------------ */
 
 static void expect_text(json_reader *r, json_token token, const char *text, size_t n) {
@@ -315,6 +332,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_and_refuses),
         cmocka_unit_test(refuses_deep_nesting),
+        cmocka_unit_test(refuses_too_many_values),
         cmocka_unit_test(returns_tokens_in_order),
         cmocka_unit_test(says_which_integers_fit),
         cmocka_unit_test(lone_surrogates_become_replacement_characters),
