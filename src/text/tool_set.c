@@ -11,7 +11,7 @@
 #include "text/template_value.h"
 
 enum { TYPE_NULL = 1, TYPE_BOOLEAN = 2, TYPE_NUMBER = 4, TYPE_STRING = 8, TYPE_OBJECT = 16, TYPE_ARRAY = 32 };
-enum { MAX_SCHEMA_DEPTH = 32, MAX_KEY = 256 };
+enum { MAX_SCHEMA_STEPS = 1024 /* schemas looked at for one value: references may fan out */, MAX_KEY = 256 };
 
 calla_status tool_set_open(tool_set *set, const char *tools_json, calla_error *err) {
     *set = (tool_set){0};
@@ -102,7 +102,8 @@ static json_object *resolve(json_object *root, json_object *reference) {
     const char *p = json_object_get_string(reference);
     if (*p++ != '#') return NULL;
     while (root && *p == '/') {
-        const char *end = strchrnul(++p, '/');
+        p++;
+        const char *end = p + strcspn(p, "/");
         char key[MAX_KEY];
         if ((size_t)(end - p) >= sizeof key) return NULL;
         memcpy(key, p, (size_t)(end - p));
@@ -113,39 +114,39 @@ static json_object *resolve(json_object *root, json_object *reference) {
     return root;
 }
 
-static unsigned schema_types(json_object *root, json_object *schema, int depth);
+static unsigned schema_types(json_object *root, json_object *schema, int *left);
 
-static unsigned union_of(json_object *root, json_object *list, int depth, unsigned (*each)(json_object *, json_object *, int)) {
+static unsigned union_of(json_object *root, json_object *list, int *left, unsigned (*each)(json_object *, json_object *, int *)) {
     unsigned types = 0;
     if (!json_object_is_type(list, json_type_array)) return 0;
-    for (size_t i = 0; i < json_object_array_length(list); i++) types |= each(root, json_object_array_get_idx(list, i), depth);
+    for (size_t i = 0; i < json_object_array_length(list) && *left > 0; i++) types |= each(root, json_object_array_get_idx(list, i), left);
     return types;
 }
 
-static unsigned each_named(json_object *root, json_object *name, int depth) {
+static unsigned each_named(json_object *root, json_object *name, int *left) {
     (void)root;
-    (void)depth;
+    (void)left;
     return type_named(name);
 }
 
-static unsigned each_value(json_object *root, json_object *value, int depth) {
+static unsigned each_value(json_object *root, json_object *value, int *left) {
     (void)root;
-    (void)depth;
+    (void)left;
     return type_of(value);
 }
 
 /* The types that a schema admits; 0: nothing is known. */
-static unsigned schema_types(json_object *root, json_object *schema, int depth) {
-    if (depth > MAX_SCHEMA_DEPTH || !json_object_is_type(schema, json_type_object)) return 0;
+static unsigned schema_types(json_object *root, json_object *schema, int *left) {
+    if (--*left < 0 || !json_object_is_type(schema, json_type_object)) return 0;
     json_object *type = value_get(schema, "type"), *constant;
-    unsigned types = json_object_is_type(type, json_type_array) ? union_of(root, type, depth, each_named) : type_named(type);
-    if (types) return types;
-    types |= union_of(root, value_get(schema, "enum"), depth, each_value);
+    unsigned types = json_object_is_type(type, json_type_array) ? union_of(root, type, left, each_named) : type_named(type);
+    if (types) return json_object_get_boolean(value_get(schema, "nullable")) ? types | TYPE_NULL : types;
+    types |= union_of(root, value_get(schema, "enum"), left, each_value);
     if (json_object_object_get_ex(schema, "const", &constant)) types |= type_of(constant);
-    types |= schema_types(root, resolve(root, value_get(schema, "$ref")), depth + 1);
-    types |= union_of(root, value_get(schema, "anyOf"), depth + 1, schema_types);
-    types |= union_of(root, value_get(schema, "oneOf"), depth + 1, schema_types);
-    types |= union_of(root, value_get(schema, "allOf"), depth + 1, schema_types);
+    types |= schema_types(root, resolve(root, value_get(schema, "$ref")), left);
+    types |= union_of(root, value_get(schema, "anyOf"), left, schema_types);
+    types |= union_of(root, value_get(schema, "oneOf"), left, schema_types);
+    types |= union_of(root, value_get(schema, "allOf"), left, schema_types);
     if (!types && value_has(schema, "properties")) types = TYPE_OBJECT;
     if (!types && value_has(schema, "items")) types = TYPE_ARRAY;
     return types;
@@ -161,7 +162,8 @@ static bool new_string(const char *text, size_t n, json_object **out) {
 }
 
 static unsigned types_of(json_object *parameters, const char *name) {
-    return schema_types(parameters, value_get(value_get(parameters, "properties"), name), 0);
+    int left = MAX_SCHEMA_STEPS;
+    return schema_types(parameters, value_get(value_get(parameters, "properties"), name), &left);
 }
 
 bool tool_value_may_wait(json_object *parameters, const char *name, const char *text, size_t n) {

@@ -17,12 +17,14 @@ static calla_text *text;
 static int32_t byte_id[256]; /* the token of each single byte */
 static uint64_t random_state = 1;
 
+#define TS "{\"$ref\":\"#/$defs/T\"}" /* a schema that refers to itself eight times says nothing, and must say so at once */
 static const char tools[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":{"
     "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"},\"scale\":{\"type\":\"number\"},\"on\":{\"type\":\"boolean\"},"
     "\"limit\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}]},\"names\":{\"type\":[\"array\",\"null\"]},"
     "\"where\":{\"$ref\":\"#/$defs/Place\"},\"unit\":{\"enum\":[\"C\",\"F\"]},\"either\":{\"type\":[\"integer\",\"string\"]},"
-    "\"note\":{\"type\":[\"string\",\"null\"]}},\"$defs\":{\"Place\":{\"type\":\"object\"}}}}},"
+    "\"note\":{\"type\":[\"string\",\"null\"]},\"hint\":{\"type\":\"string\",\"nullable\":true},\"tree\":{\"$ref\":\"#/$defs/T\"}},"
+    "\"$defs\":{\"Place\":{\"type\":\"object\"},\"T\":{\"anyOf\":[" TS "," TS "," TS "," TS "," TS "," TS "," TS "," TS "]}}}}},"
     "{\"name\":\"write_file\",\"input_schema\":{\"properties\":{\"path\":{\"type\":\"string\"},\"content\":{\"type\":\"string\"}}}}]";
 
 static uint64_t next(void) { return random_mix(random_state += 0x9E3779B97F4A7C15u); }
@@ -365,6 +367,9 @@ static void arguments_have_the_types_of_the_schema(void **state) {
         {"unit", "C", "\"C\""},
         {"either", "42", "\"42\""},
         {"note", "null", "null"},
+        {"hint", "null", "null"},
+        {"hint", "nul", "\"nul\""},
+        {"tree", "7", "\"7\""},
         {"note", "text", "\"text\""},
         {"other", "42", "\"42\""},
         {"city", "\xC3\xA9\"\\\t", "\"\xC3\xA9\\\"\\\\\\t\""},
