@@ -35,8 +35,14 @@ static void free_choice(completion_choice *choice) {
     buffer_free(&choice->logprobs);
 }
 
+static void release_upload(completion *c) {
+    c->server->upload_used -= c->held;
+    c->held = 0;
+}
+
 static void destroy(completion *c) {
     server *s = c->server;
+    release_upload(c);
     for (uint32_t i = 0; c->choices && i < c->n_choices; i++) free_choice(&c->choices[i]);
     mem_free(c->choices);
     if (c->tick) event_free(c->tick);
@@ -392,9 +398,9 @@ static void prepare(void *user) {
 static void on_prepared(void *user) {
     completion *c = user;
     c->with_worker = false;
+    release_upload(c);
     enter(c);
     if (c->connection) {
-        http_reader_drop_body(&c->connection->reader);
         if (c->server->cancelling)
             fail_stopping(c);
         else if (c->prepared)
@@ -441,6 +447,8 @@ void completion_begin(connection *link, const completion_dialect *dialect) {
     s->completions = c;
     s->n_completions++;
     c->body = http_reader_take_body(&link->reader);
+    c->held = link->reader.counted; /* until it is read, whether or not the client waits for that */
+    link->reader.counted = 0;
     link->reply.gone = on_gone;
     link->reply.user = c;
     if (c->body.n > WORKER_BYTES) {

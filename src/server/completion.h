@@ -105,6 +105,7 @@ struct completion {
     completion *next, *prev;
     worker_task task;
     bool with_worker;
+    size_t held;     /* bytes of the body that count in server->upload_used */
     bool prepared;   /* own and prompts are good */
     api_error error; /* otherwise why not */
     unsigned busy;   /* callbacks of this completion on the stack: it is freed when the last one returns */

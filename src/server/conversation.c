@@ -132,12 +132,7 @@ void conversation_call(conversation *c, const char *name, json_object *arguments
 
 void conversation_end(conversation *c) {
     c->failed |= c->text.failed || c->reasoning.failed;
-    if (c->has_image) {
-        if (c->role == ROLE_SYSTEM || c->role == ROLE_ASSISTANT) {
-            if (!c->bad_image[0]) snprintf(c->bad_image, sizeof c->bad_image, "%s", c->image);
-        } else
-            conversation_warn(c, "images were omitted: this server takes text only");
-    }
+    if (c->has_image) conversation_warn(c, "images were omitted: this server takes text only");
     if (c->role == ROLE_USER) snprintf(c->last_user_image, sizeof c->last_user_image, "%s", c->has_image ? c->image : "");
     put(c, c->message, "content", new_string(&c->text));
     if (c->role == ROLE_ASSISTANT && c->reasoning.n) put(c, c->message, "reasoning_content", new_string(&c->reasoning));
@@ -225,13 +220,14 @@ static void apply_mode_defaults(conversation *c) {
 }
 
 bool conversation_close(conversation *c, const char *messages_name, api_error *e) {
+    if (c->failed) return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request"); /* messages may lack a role */
     drop_empty_tail(c);
     fold_system(c);
     if (c->failed || c->warnings.failed || c->ignored.failed)
         return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request");
     const size_t n = message_count(c);
     if (!n) return api_error_set(e, 400, NULL, messages_name, "%s must hold at least one message", messages_name);
-    const char *bad = c->last_user_image[0] ? c->last_user_image : c->bad_image;
+    const char *bad = c->last_user_image;
     if (*bad) return api_error_set(e, 400, "unsupported_content", bad, "%s is an image, but this server takes text only", bad);
     c->continues = has_role(c, n - 1, ROLE_ASSISTANT) && !params_member(message_at(c, n - 1), "tool_calls");
     if (!c->preserve_said) c->preserve_thinking = any_reasoning(c);

@@ -52,6 +52,7 @@ typedef struct conversation {
     bool thinking;
     thinking_word thinking_said;
     uint32_t thinking_budget; /* tokens; CONVERSATION_NO_BUDGET */
+    bool budget_said;         /* in tokens: outranks what an effort stands for */
     bool preserve_thinking, preserve_said;
 
     calla_sampling sampling;                                     /* bias arrays owned */
@@ -75,7 +76,6 @@ typedef struct conversation {
     bool has_image;
     char image[96];           /* where it stands in the body */
     char last_user_image[96]; /* of the last user message so far; "": none */
-    char bad_image[96];       /* where calla cannot leave it out */
     bool failed;              /* out of memory; sticks */
 } conversation;
 

@@ -28,10 +28,15 @@ bool conversation_effort(conversation *c, const char *effort) {
     for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++) {
         if (strcmp(efforts[i].name, effort) != 0) continue;
         conversation_think(c, efforts[i].budget > 0, THINKING_EFFORT);
-        if (efforts[i].budget) c->thinking_budget = efforts[i].budget;
+        if (efforts[i].budget && !c->budget_said) c->thinking_budget = efforts[i].budget;
         return true;
     }
     return false;
+}
+
+static void say_budget(conversation *c, int64_t tokens) {
+    c->thinking_budget = (uint32_t)tokens;
+    c->budget_said = true;
 }
 
 static bool read_effort(void *request, const char *name, json_object *value, api_error *e) {
@@ -46,8 +51,7 @@ static bool read_reasoning(void *request, const char *name, json_object *value, 
     json_object *effort = params_member(value, "effort"), *enabled = params_member(value, "enabled");
     int64_t tokens;
     if (json_object_is_type(enabled, json_type_boolean)) conversation_think(request, json_object_get_boolean(enabled), THINKING_SWITCH);
-    if (params_integer(params_member(value, "max_tokens"), 1, UINT32_MAX - 1, &tokens))
-        ((conversation *)request)->thinking_budget = (uint32_t)tokens;
+    if (params_integer(params_member(value, "max_tokens"), 1, UINT32_MAX - 1, &tokens)) say_budget(request, tokens);
     return !effort || read_effort(request, "reasoning.effort", effort, e);
 }
 
@@ -72,7 +76,7 @@ static bool read_thinking(void *request, const char *name, json_object *value, a
     if (!budget) return true;
     if (!params_integer(budget, 1, UINT32_MAX - 1, &tokens))
         return api_error_set(e, 400, NULL, "thinking.budget_tokens", "thinking.budget_tokens must be a positive integer");
-    c->thinking_budget = (uint32_t)tokens;
+    say_budget(c, tokens);
     return true;
 }
 
@@ -105,7 +109,7 @@ static bool read_thinking_budget(void *request, const char *name, json_object *v
     if (!params_integer(value, 0, UINT32_MAX - 1, &tokens))
         return api_error_set(e, 400, NULL, name, "%s must be an integer, 0 or more", name);
     if (!tokens) conversation_think(request, false, THINKING_SWITCH);
-    if (tokens) ((conversation *)request)->thinking_budget = (uint32_t)tokens;
+    if (tokens) say_budget(request, tokens);
     return true;
 }
 

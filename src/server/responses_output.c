@@ -140,7 +140,9 @@ static void write_item(const completion *c, size_t i, const char *status, bool f
 
 static const char *status_of(const completion *c, size_t i) {
     const completion_choice *answer = answer_of(c);
-    return answer->finished && answer->finish == COMPLETION_LENGTH && i + 1 == answer->n_parts ? "incomplete" : "completed";
+    const completion_part *part = &answer->parts[i];
+    const bool last = answer->finished && answer->finish == COMPLETION_LENGTH && i + 1 == answer->n_parts;
+    return last && (part->kind != CALLA_PIECE_CALL || part->cut) ? "incomplete" : "completed";
 }
 
 void responses_output_items(const completion *c, buffer *out) {

@@ -195,6 +195,7 @@ static bool add_tool(responses_request *r, json_object *tool, const char *space,
     }
     if (!name || !*name) return api_error_set(e, 400, NULL, where, "%s must have a name", where);
     if (group) return add_namespace(r, tool, name, where, e);
+    if (r->n_tools == RESPONSES_MAX_TOOLS) return api_error_set(e, 400, NULL, where, "there are more than %d tools", RESPONSES_MAX_TOOLS);
     if (mem_grow(&r->tools, &r->cap_tools, r->n_tools + 1, sizeof *r->tools, SIZE_MAX / sizeof *r->tools)) {
         c->failed = true;
         return true;

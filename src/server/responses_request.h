@@ -8,7 +8,7 @@
 
 #include "server/conversation.h"
 
-enum { RESPONSES_MAX_ID_BYTES = 64 };
+enum { RESPONSES_MAX_ID_BYTES = 64, RESPONSES_MAX_TOOLS = 4096 };
 
 /* Thoughts go to clients that ask for reasoning.encrypted_content as this and the text itself: nothing is secret from the machine that
  * thought it, and clients send back no other form. */

@@ -145,7 +145,10 @@ static bool read_one(completion *c, json_object *value, calla_ids *out, buffer *
         return api_error_set(e, 400, NULL, "prompt", "prompt must hold strings or arrays of token ids");
     if (echo && echo->failed) return out_of_memory(e);
     if (!out->n) return api_error_set(e, 400, NULL, "prompt", "prompt is empty: the model has no token to begin with");
-    if (conversation_fit(c->own, out->n, e)) return true;
+    const uint32_t asked = c->own->max_tokens; /* each prompt has its own room: the engine clamps to it */
+    const bool fits = conversation_fit(c->own, out->n, e);
+    c->own->max_tokens = asked ? asked : c->own->info->context_tokens;
+    if (fits) return true;
     snprintf(e->param, sizeof e->param, "prompt");
     return false;
 }

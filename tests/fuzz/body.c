@@ -97,7 +97,7 @@ void body_prepare(const completion_dialect *dialect, const uint8_t *data, size_t
         check_conversation(c.own);
         require(c.n_choices <= COMPLETION_MAX_CHOICES, "too many answers");
         for (size_t i = 0; c.n_choices && i < c.n_prompts; i++)
-            require(c.prompts[i].ids.n && c.prompts[i].ids.n + c.own->max_tokens <= info.context_tokens, "a prompt out of the window");
+            require(c.prompts[i].ids.n && c.prompts[i].ids.n < info.context_tokens, "a prompt out of the window");
         if (!c.n_choices) {
             dialect->whole(&c, &out);
             check_json(&out, "a reply that is not JSON");

@@ -129,11 +129,12 @@ static void test_pictures(void **state) {
     conversation_free(&r.conversation);
     assert_true(read_body(&r,
                           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"see \"}," IMAGE
-                          "]}," ASSISTANT("b") "," USER("c") ",{\"role\":\"tool\",\"content\":[" IMAGE "]}]}",
+                          "]},{\"role\":\"assistant\",\"content\":[" IMAGE "]}," USER("c") ",{\"role\":\"tool\",\"content\":[" IMAGE "]}]}",
                           &e));
     assert_non_null(strstr(r.conversation.warnings.data, "images were omitted"));
     char *prompt = prompts_render(&r.conversation);
     assert_non_null(strstr(prompt, "<|im_start|>user\nsee [image omitted: text-only server]<|im_end|>"));
+    assert_non_null(strstr(prompt, "<|im_start|>assistant\n[image omitted: text-only server]<|im_end|>"));
     assert_non_null(strstr(prompt, "<tool_response>\n[image omitted: text-only server]\n</tool_response>"));
     mem_free(prompt);
     conversation_free(&r.conversation);
@@ -201,6 +202,10 @@ static void test_who_decides_about_thinking(void **state) {
         {"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}", 1, 1024},
         {"\"thinking\":{\"type\":\"adaptive\"}", 1, 0},
         {"\"thinking_budget\":77", 1, 77},
+        /* a number outranks a word */
+        {"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024},\"output_config\":{\"effort\":\"high\"}", 1, 1024},
+        {"\"output_config\":{\"effort\":\"low\"},\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}", 1, 1024},
+        {"\"reasoning\":{\"max_tokens\":500,\"effort\":\"high\"}", 1, 500},
         /* contradictions: the firmer word holds, wherever it stands */
         {"\"enable_thinking\":true,\"chat_template_kwargs\":{\"enable_thinking\":false}", 1, 0},
         {"\"chat_template_kwargs\":{\"enable_thinking\":false},\"enable_thinking\":true", 1, 0},
