@@ -154,9 +154,11 @@ void metal_batch_write(backend *b, const row_batch *t) {
     copy(host + l.page_table, t->page_table, ((uint64_t)end->first_page + end->pages) * 4);
     b->whole = write_view(b, t, &l, &l.all, 0);
     if (t->last && b->whole.path == MANY_ROWS) b->last = write_view(b, t->last, &l, &l.last, 1);
+    /* where the last layer has moved the wanted rows together (run.c), the head finds them there */
+    const bool moved = t->last && b->whole.path == MANY_ROWS && b->s->is_attention[b->s->layers - 1];
     metal_step s;
-    memcpy(&s, host + l.step[0], sizeof s);
-    b->head = b->whole;
+    memcpy(&s, host + l.step[moved ? 1 : 0], sizeof s);
+    b->head = moved ? b->last : b->whole;
     b->head.step = slot(b, b->ring.at) + l.step[2];
     s.rows = b->head.rows = t->wanted;
     memcpy(host + l.step[2], &s, sizeof s);

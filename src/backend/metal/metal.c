@@ -27,6 +27,9 @@ static calla_status check_shape(const backend *b, calla_error *err) {
     if (s->top_k > METAL_MAX_TOP_K || s->experts > METAL_MAX_EXPERTS)
         return error_set(err, CALLA_E_UNSUPPORTED, "%u of %u experts a token; the metal backend takes up to %d of %d: use --device cpu",
                          s->top_k, s->experts, METAL_MAX_TOP_K, METAL_MAX_EXPERTS);
+    if (shape_mixer_in_values(s) % 4)
+        return error_set(err, CALLA_E_UNSUPPORTED, "%u value heads; the metal backend takes an even number: use --device cpu",
+                         s->gdn_value_heads);
     if (b->limits.deterministic)
         return error_set(err, CALLA_E_UNSUPPORTED,
                          "the metal backend's sums depend on what else is in a batch: leave out --deterministic, or use --device cpu");
