@@ -63,7 +63,8 @@ def variants(slow):
     yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}', no_cuda], lambda test: slow or fast(test)
     no_metal = '-Dmetal=disabled'  # its kernels and host are compiled by clang in any variant
     yield 'clang', newest_clang(), ['--buildtype=release', no_cuda, no_metal], lambda test: bool({'unit', 'kernel'} & test.suites)
-    yield 'asan', gcc, ['--native-file', 'presets/asan.ini', no_cuda], fast
+    memory = lambda test: fast(test) and test.name != 'cli_bench_scripts'  # scripts, whose programs have tests of their own
+    yield 'asan', gcc, ['--native-file', 'presets/asan.ini', no_cuda], memory
     yield 'tsan', gcc, ['--native-file', 'presets/tsan.ini', no_cuda], threads
 
 
