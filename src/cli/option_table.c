@@ -17,8 +17,8 @@ const command_spec command_table[COMMAND_COUNT] = {
                        .summary = "serve the model over HTTP, in OpenAI's form",
                        .details =
                            "Prints its address and a curl line to try. SIGTERM or Ctrl-C lets answers finish for a while, then cancels "
-                           "them; a second one cancels at once. There is no authentication and no TLS: to listen on more than "
-                           "this machine, put a reverse proxy before it.",
+                           "them; a second one cancels at once. To listen on more than this machine, give it keys (--key-file); for "
+                           "TLS put a reverse proxy before it (docs/operations.md).",
                        .example = "calla serve --port 8080"},
     [COMMAND_INSPECT] = {.name = "inspect",
                          .argument = "MODEL",
@@ -206,6 +206,35 @@ const option_spec option_table[OPTION_COUNT] = {
                       .env = "CALLA_DRAIN",
                       .commands = ON(SERVE),
                       .help = "how long answers may go on after SIGTERM before they are cancelled"},
+    [OPTION_KEY_FILE] = {.name = "key-file",
+                         .value = "FILE",
+                         .type = OPTION_TEXT,
+                         .otherwise = "no key is asked for",
+                         .env = "CALLA_KEY_FILE",
+                         .commands = ON(SERVE),
+                         .help =
+                             "API keys, one a line: every request but GET /health must bring one of them, as Authorization: Bearer KEY or "
+                             "x-api-key: KEY"},
+    [OPTION_ALLOW_HOST] = {.name = "allow-host",
+                           .value = "NAME,NAME,...",
+                           .type = OPTION_TEXT,
+                           .otherwise = "localhost, --host, and addresses if it is open to the network",
+                           .env = "CALLA_ALLOW_HOST",
+                           .commands = ON(SERVE),
+                           .help = "names by which requests may ask for this server: of a proxy before it, of this machine in its network, "
+                                   "host.docker.internal; * is any, and then a web page can lead its readers' browsers here"},
+    [OPTION_CORS] = {.name = "cors",
+                     .value = "ORIGIN,ORIGIN,...",
+                     .type = OPTION_TEXT,
+                     .otherwise = "none",
+                     .env = "CALLA_CORS",
+                     .commands = ON(SERVE),
+                     .help = "web pages that may use this server, such as https://app.example; * is every page"},
+    [OPTION_INSECURE] = {.name = "insecure",
+                         .type = OPTION_FLAG,
+                         .env = "CALLA_INSECURE",
+                         .commands = ON(SERVE),
+                         .help = "listen on more than this machine without --key-file: whoever reaches the port can use it"},
     [OPTION_RAW] = {.name = "raw",
                     .type = OPTION_FLAG,
                     .commands = ON(RUN),

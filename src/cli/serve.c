@@ -18,6 +18,10 @@ int command_serve(const options *o) {
             .host = o->value[OPTION_HOST].text,
             .port = (uint16_t)o->value[OPTION_PORT].integer,
             .drain_ms = (uint32_t)(o->value[OPTION_DRAIN].number * 1000.0 + 0.999),
+            .key_file = o->value[OPTION_KEY_FILE].text,
+            .allow_hosts = o->value[OPTION_ALLOW_HOST].text,
+            .cors = o->value[OPTION_CORS].text,
+            .insecure = o->value[OPTION_INSECURE].given,
             .limits = {.requests = (uint32_t)o->value[OPTION_REQUESTS].integer},
         };
         status = server_open(&so, &s, &err);

@@ -103,6 +103,8 @@ static void dispatch(connection *c) {
     event_del(c->timer);
     if (c->refusal.status)
         reply_error(c, &c->refusal);
+    else if (c->preflight)
+        reply_preflight(c);
     else
         routes_dispatch(c);
 }
@@ -115,18 +117,35 @@ static void refuse_and_close(connection *c, const api_error *e) {
     reply_error(c, e);
 }
 
+/* Who may ask, then what can be asked for.  Browsers ask beforehand, and without a key. */
+static void check_rights(connection *c) {
+    http_request *q = &c->reader.request;
+    const guard *g = c->server->guard;
+    if (!guard_check(g, q, &c->refusal)) return;
+    c->origin = guard_cors_origin(g, q);
+    c->preflight = c->origin && q->verb == VERB_OPTIONS && http_request_header(q, "access-control-request-method");
+    c->knows_key = guard_has_key(g, q);
+    if (c->preflight) return;
+    if (c->knows_key || http_request_path_is(q, "/health"))
+        routes_check(q, &c->refusal, &c->allow);
+    else
+        api_error_set(&c->refusal, 401, "invalid_api_key", NULL,
+                      "this server wants one of its API keys, as Authorization: Bearer KEY or x-api-key: KEY");
+}
+
 /* The headers are in: what can be said now is said before the body is taken. */
 static void check_head(connection *c) {
     http_request *q = &c->reader.request;
     c->reply.keep_alive = q->keep_alive && !c->server->draining;
     c->allow = NULL;
+    c->preflight = c->knows_key = false;
     c->refusal.status = 0;
     const char *expect = http_request_header(q, "expect");
     const bool wants_continue = expect && !strcasecmp(expect, "100-continue");
     if (expect && !wants_continue)
         api_error_set(&c->refusal, 417, NULL, NULL, "the only expectation understood is 100-continue");
-    else if (guard_check(c->server, q, &c->refusal))
-        routes_check(q, &c->refusal, &c->allow);
+    else
+        check_rights(c);
     if (c->refusal.status && q->has_body)
         refuse_and_close(c, &c->refusal);
     else if (wants_continue && q->minor == 1 && q->has_body)
@@ -147,6 +166,7 @@ static void pump(connection *c) {
             c->reply.begun_ns = clock_now_ns();
             c->reply.keep_alive = false;
             c->reply.begun = c->reply.streaming = false;
+            c->origin = NULL;
         }
         size_t used = 0;
         step = http_reader_feed(&c->reader, data, n, &used);

@@ -32,8 +32,11 @@ struct connection {
     bool pumping;                /* requests are being read: a reply that ends now must not read on by itself */
     uint64_t since_ns, probe_ns; /* when this state or phase began; when the last probe was sent */
     http_reader reader;
-    api_error refusal; /* found when the headers were in; told when the request has ended */
-    const char *allow; /* Allow header of a 405 */
+    api_error refusal;  /* found when the headers were in; told when the request has ended */
+    const char *allow;  /* Allow header of a 405 */
+    const char *origin; /* Access-Control-Allow-Origin of the reply, or NULL; literal or of the request */
+    bool preflight;     /* a browser asks whether a page may send a request */
+    bool knows_key;     /* the request has a key, or none is needed */
     struct {
         void (*gone)(void *user);    /* forget the connection; may be NULL */
         void (*proceed)(void *user); /* after reply_is_backed_up: room again; may be NULL */

@@ -10,8 +10,10 @@ void health_handle(connection *c) {
     calla_engine_get_status(c->server->engine, &status);
     const char *word = status.failed ? "failed" : c->server->draining ? "draining" : "ok";
     buffer body = {0};
-    buffer_printf(&body, "{\"status\":\"%s\",\"running\":%u,\"queued\":%u", word, status.running, status.queued);
-    if (status.failed) {
+    buffer_printf(&body, "{\"status\":\"%s\"", word);
+    /* Whoever has no key learns whether the server works, and not how much. */
+    if (c->knows_key) buffer_printf(&body, ",\"running\":%u,\"queued\":%u", status.running, status.queued);
+    if (status.failed && c->knows_key) {
         buffer_append_str(&body, ",\"message\":");
         json_append_string(&body, status.message, strlen(status.message));
     }

@@ -104,7 +104,11 @@ static int on_headers_complete(llhttp_t *p) {
     http_request *q = &r->request;
     r->head_done = true;
     q->method = llhttp_method_name((llhttp_method_t)p->method);
-    q->verb = p->method == HTTP_GET ? VERB_GET : p->method == HTTP_HEAD ? VERB_HEAD : p->method == HTTP_POST ? VERB_POST : VERB_OTHER;
+    q->verb = p->method == HTTP_GET       ? VERB_GET
+              : p->method == HTTP_HEAD    ? VERB_HEAD
+              : p->method == HTTP_POST    ? VERB_POST
+              : p->method == HTTP_OPTIONS ? VERB_OPTIONS
+                                          : VERB_OTHER;
     q->path_n = strcspn(http_request_target(q), "?#"); /* before anything is refused: the path says in which form */
     q->minor = p->http_minor;
     q->keep_alive = llhttp_should_keep_alive(p);

@@ -7,8 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
-#include "server/guard.h"
+#include "server/server_impl.h"
 
 static bool is_loopback_address(const struct sockaddr *a) {
     if (a->sa_family == AF_INET) return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
@@ -47,7 +46,7 @@ static calla_status listen_error(const char *host, uint16_t port, int error, cal
     }
 }
 
-calla_status server_listen(server *s, const char *host, uint16_t port, evutil_socket_t *out, calla_error *err) {
+calla_status server_listen(server *s, const char *host, uint16_t port, evutil_socket_t *out, bool *loopback, calla_error *err) {
     char service[8];
     snprintf(service, sizeof service, "%u", port);
     const struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
@@ -58,7 +57,7 @@ calla_status server_listen(server *s, const char *host, uint16_t port, evutil_so
     for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
         fd = try_listen(a);
         if (fd < 0 && !error) error = errno;
-        if (fd >= 0) s->loopback = is_loopback_address(a->ai_addr);
+        if (fd >= 0) *loopback = is_loopback_address(a->ai_addr);
     }
     freeaddrinfo(list);
     if (fd < 0) return listen_error(host, port, error, err);
@@ -72,7 +71,6 @@ calla_status server_listen(server *s, const char *host, uint16_t port, evutil_so
     s->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port : ((struct sockaddr_in *)&bound)->sin_port);
     const char *open = strchr(host, ':') ? "[" : "", *close_bracket = *open ? "]" : "";
     snprintf(s->url, sizeof s->url, "http://%s%s%s:%u", open, host, close_bracket, s->port);
-    if (!s->loopback) log_warn("%s is open to the network: whoever can reach it can use it", s->url);
     *out = fd;
     return CALLA_OK;
 }

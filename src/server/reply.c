@@ -30,6 +30,11 @@ static void write_head(connection *c, struct evbuffer *out, int status, const ch
                         !c->reply.keep_alive           ? "Connection: close\r\n"
                         : c->reader.request.minor == 0 ? "Connection: keep-alive\r\n"
                                                        : "");
+    if (c->origin)
+        evbuffer_add_printf(out,
+                            "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\nAccess-Control-Expose-Headers: X-Request-Id, Request-Id, "
+                            "Retry-After, x-calla-ignored, x-calla-warning\r\n",
+                            c->origin);
 }
 
 /* Moves out to the connection and frees it; kills the connection if anything was lost. */
@@ -68,9 +73,19 @@ void reply_error(connection *c, const api_error *e) {
         snprintf(headers, sizeof headers, "Retry-After: %u\r\n", e->retry_after);
     else if (e->status == 405 && c->allow)
         snprintf(headers, sizeof headers, "Allow: %s\r\n", c->allow);
+    else if (e->status == 401)
+        snprintf(headers, sizeof headers, "WWW-Authenticate: Bearer\r\n");
     routes_write_error(&c->reader.request, e, &body);
     reply_json(c, e->status, headers, &body);
     buffer_free(&body);
+}
+
+/* Never with credentials: keys come in headers, and `*` does not cover Authorization. */
+void reply_preflight(connection *c) {
+    reply_send(c, 200, "text/plain",
+               "Access-Control-Allow-Methods: GET, HEAD, POST\r\nAccess-Control-Allow-Headers: *, Authorization\r\n"
+               "Access-Control-Max-Age: 600\r\n",
+               "", 0);
 }
 
 void reply_stream_begin(connection *c, const char *headers) {

@@ -10,6 +10,8 @@ void reply_send(connection *c, int status, const char *type, const char *headers
 /* JSON in a buffer; a failed buffer becomes a 503. */
 void reply_json(connection *c, int status, const char *headers, const buffer *body);
 void reply_error(connection *c, const api_error *e);
+/* To a browser that asks whether a page of c->origin may send a request: yes. */
+void reply_preflight(connection *c);
 
 /* text/event-stream; the headers go out at once. */
 void reply_stream_begin(connection *c, const char *headers);

@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "server/completion.h"
 #include "server/connection.h"
+#include "server/guard.h"
 #include "server/job.h"
 #include "server/responses_store.h"
 #include "server/worker.h"
@@ -171,9 +172,13 @@ calla_status server_open(const server_options *options, server **out, calla_erro
         s->call_id = tokenizer_find_added(s->text->tokenizer, "<tool_call>");
         rc = calla_text_encode(s->text, close, sizeof close - 1, &s->think_close, err);
     }
+    if (!rc) rc = guard_open(options, s->host, &s->guard, err);
     if (!rc) rc = open_events(s, err);
     evutil_socket_t fd = -1;
-    if (!rc) rc = server_listen(s, host, options->port, &fd, err);
+    bool loopback = true;
+    if (!rc) rc = server_listen(s, host, options->port, &fd, &loopback, err);
+    if (!rc) rc = guard_check_listening(s->guard, loopback, s->url, err);
+    if (rc && fd >= 0) evutil_closesocket(fd);
     if (!rc) {
         s->listener = evconnlistener_new(s->base, on_accept, s, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
         if (!s->listener) {
@@ -224,6 +229,7 @@ void server_close(server *s) {
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i]) event_free(events[i]);
     if (s->base) event_base_free(s->base);
+    guard_close(s->guard);
     calla_ids_free(&s->think_close);
     mem_free(s);
 }

@@ -30,11 +30,15 @@ typedef struct server_limits { /* zero means the default in brackets */
 } server_limits;
 
 typedef struct server_options {
-    calla_engine *engine; /* open; must outlive the server */
-    const char *host;     /* name or address to listen on; NULL: SERVER_DEFAULT_HOST */
-    uint16_t port;        /* 0: any free one, see server_port */
-    uint32_t drain_ms;    /* after a stop signal, answers under way may take this long, then they are cancelled; 0: 10 s */
-    bool no_signals;      /* leave SIGTERM and SIGINT alone (tests, embedding): use server_stop */
+    calla_engine *engine;    /* open; must outlive the server */
+    const char *host;        /* name or address to listen on; NULL: SERVER_DEFAULT_HOST */
+    uint16_t port;           /* 0: any free one, see server_port */
+    uint32_t drain_ms;       /* after a stop signal, answers under way may take this long, then they are cancelled; 0: 10 s */
+    bool no_signals;         /* leave SIGTERM and SIGINT alone (tests, embedding): use server_stop */
+    const char *key_file;    /* API keys, see keys.h; NULL: none are asked for */
+    const char *allow_hosts; /* further names of this server, "a,b" or "*"; NULL: none */
+    const char *cors;        /* origins of pages that may use it, "http://a,https://b:1" or "*"; NULL: none */
+    bool insecure;           /* listen on more than this machine even without keys */
     server_limits limits;
 } server_options;
 

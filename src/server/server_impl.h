@@ -11,6 +11,7 @@
 typedef struct connection connection;
 typedef struct mailbox mailbox;
 typedef struct worker worker;
+typedef struct guard guard;
 typedef struct completion completion;
 typedef struct responses_store responses_store;
 
@@ -21,7 +22,7 @@ struct server {
     int64_t started; /* seconds since 1970 */
     server_limits limits;
     uint32_t drain_ms;
-    bool no_signals, loopback; /* loopback: only this machine can connect, so that Host and Origin must name it */
+    bool no_signals;
     char host[256];            /* as asked for */
     uint16_t port;
     char url[320];
@@ -42,6 +43,7 @@ struct server {
     struct event *reaper;
     size_t upload_used;
 
+    guard *guard;
     mailbox *mailbox;
     worker *worker;
     completion *completions; /* at work or queued; doubly linked */
@@ -49,8 +51,8 @@ struct server {
     responses_store *responses; /* for previous_response_id */
 };
 
-/* listen.c: resolves host, binds and listens; fills in port, url, loopback and s->listener's socket. */
-calla_status server_listen(server *s, const char *host, uint16_t port, evutil_socket_t *fd, calla_error *err);
+/* listen.c: resolves host, binds and listens; fills in port, url and *fd.  *loopback: only this machine can connect. */
+calla_status server_listen(server *s, const char *host, uint16_t port, evutil_socket_t *fd, bool *loopback, calla_error *err);
 
 /* Ends the loop if nothing is left to wait for. */
 void server_check_drained(server *s);
