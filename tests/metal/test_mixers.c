@@ -150,7 +150,8 @@ static void check_gdn(uint32_t key_heads, uint32_t value_heads, const uint32_t *
                                    {window, SLOTS * window_n * sizeof *window},
                                    {state, SLOTS * state_n * sizeof *state},
                                    {f.out, (size_t)n * f.out_stride * sizeof *f.out}};
-    kernel_run("gdn_conv", &a, sizeof a, &f.step, (uint32_t[]){chunks, (C / 128 + 7) / 8, 1}, 256, 0, written, 4);
+    kernel_run("gdn_conv", &a, sizeof a, &f.step, (uint32_t[]){chunks, (C / 128 + METAL_GDN_CONV_HEADS - 1) / METAL_GDN_CONV_HEADS, 1},
+               32 * METAL_GDN_CONV_HEADS, 0, written, 4);
     kernel_run("gdn_chunks", &a, sizeof a, &f.step, (uint32_t[]){chunks, key_heads, 1}, 128, METAL_TG_GDN_CHUNKS, written, 4);
     kernel_run("gdn_scan", &a, sizeof a, &f.step, (uint32_t[]){V * 4, segments, 1}, 256, METAL_TG_GDN_SCAN, written, 4);
 

@@ -200,7 +200,7 @@ METAL_SIZE(metal_gdn_args, 96);
  *   [row][out_stride], raw (the gate belongs to mixer_out).
  * attention_write_{kf32,kb16} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
  *   `queries` is not NULL the normed and rotated queries there, for attention_…. */
-enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split */, METAL_PARTIAL = 260, METAL_MOST_PARTIALS = 512 };
+enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split, about */, METAL_PARTIAL = 260, METAL_MOST_PARTIALS = 512 };
 enum {
     METAL_ATTENTION_THREADS = 128,
     METAL_TG_ATTENTION = 12544,
@@ -309,11 +309,11 @@ METAL_SIZE(metal_expert_gemm_args, 216);
 
 /* Delta net of the segments with first ≤ rows < beyond (metal_gdn_args), in chunks of METAL_GDN_CHUNK rows; each begins where the one before
  * has ended.  Window and state as for step_gdn; out raw.  With C = METAL_GDN_CHUNKS(t.rows, t.segments), no less than the chunks of all:
- *   gdn_conv    grid (C, ⌈channels / 128 / 8⌉), 256 threads: convolution, SiLU and the norms of q and k; writes the windows
+ *   gdn_conv    grid (C, ⌈channels / 128 / METAL_GDN_CONV_HEADS⌉), 128 threads: convolution, SiLU and the norms of q and k; writes the windows
  *   gdn_chunks  grid (C, key_heads), 128 threads, METAL_TG_GDN_CHUNKS bytes
  *   gdn_scan    grid (value_heads · 128 / 32, segments), 256 threads, METAL_TG_GDN_SCAN bytes; writes the states and out
  * with a barrier between them. */
-enum { METAL_GDN_CHUNK = 32, METAL_TG_GDN_CHUNKS = 24576, METAL_TG_GDN_SCAN = 29184 };
+enum { METAL_GDN_CHUNK = 32, METAL_GDN_CONV_HEADS = 4, METAL_TG_GDN_CHUNKS = 24576, METAL_TG_GDN_SCAN = 29184 };
 #define METAL_GDN_CHUNKS(rows, segments) ((rows) / METAL_GDN_CHUNK + (segments))
 #define METAL_GDN_SCRATCH(rows, segments, key_heads, value_heads)                                                                          \
     ((uint64_t)METAL_GDN_CHUNKS(rows, segments) * (32 * (2 * (key_heads) + (value_heads)) * 128 + (value_heads) * (2 * 32 * 32 + 64)) * 4)

@@ -71,8 +71,11 @@ static void write_segments(metal_segment *to, const row_batch *t) {
     }
 }
 
+/* Blocks of about least_positions.  Where that would be some three eighths of the most there can be, all of them: with fewer than 128
+ * threadgroups (of two K/V heads) part of a large device is idle while it reads what is a megabyte by then, partial sums included. */
 static uint32_t count_splits(uint32_t positions, uint32_t rows, uint32_t least_positions) {
-    const uint32_t splits = (positions + least_positions - 1) / least_positions;
+    uint32_t splits = (positions + least_positions - 1) / least_positions;
+    if (8 * splits >= 3 * METAL_MAX_SPLITS) splits = METAL_MAX_SPLITS;
     const uint32_t most = rows && rows < METAL_MOST_PARTIALS ? METAL_MOST_PARTIALS / rows : 1;
     const uint32_t least = splits < most ? splits : most;
     return least < METAL_MAX_SPLITS ? least : METAL_MAX_SPLITS;

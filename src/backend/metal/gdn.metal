@@ -47,7 +47,7 @@ static gdn_scratch gdn_views(constant metal_gdn_args &a, constant metal_step &t)
 kernel void gdn_conv(constant metal_gdn_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
                      uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
                      uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-    const uint head = group.y * 8 + simdgroup, channel = head * GDN_D + lane * 4;
+    const uint head = group.y * METAL_GDN_CONV_HEADS + simdgroup, channel = head * GDN_D + lane * 4;
     segment_part chunk;
     if (channel >= a.channels || !find_part(t, a.first, a.beyond, GDN_ROWS, group.x, chunk)) return;
     device const metal_segment &segment = t.segment[chunk.segment];

@@ -366,9 +366,9 @@ static void many_gdn(builder *u) {
     a.first = METAL_SEGMENT_ROWS;
     a.beyond = UINT32_MAX;
     metal_call *c = call(u, "gdn_conv", "", &a, sizeof a);
-    c->threads = 256;
+    c->threads = 32 * METAL_GDN_CONV_HEADS;
     c->by[0] = BY_GDN_CHUNKS;
-    c->grid[1] = blocks(a.channels / GDN_HEAD_DIM, 8);
+    c->grid[1] = blocks(a.channels / GDN_HEAD_DIM, METAL_GDN_CONV_HEADS);
     c->when = IF_LONG;
     u->barrier = true;
     c = call(u, "gdn_chunks", "", &a, sizeof a);
