@@ -7,6 +7,7 @@
 #include "backend/metal/metal.h"
 #include "base/memory.h"
 #include "fake_metal.h"
+#include "metal/full_size.h"
 #include "model/model.h"
 #include "model/plan.h"
 #include "support/arrays.h"
@@ -220,47 +221,10 @@ static void test_each_failure(void **state) {
 
 /* ---- counts ---- */
 
-static weight_mat mat(uint32_t count, uint32_t rows, uint32_t cols, uint32_t bits) {
-    return (weight_mat){.count = count, .rows = rows, .cols = cols, .bits = bits, .group = 64};
-}
-
-/* The real model's shapes, without its weights. */
-static weights full_size(void) {
-    weights w = {.shape = {.hidden = 2048,
-                           .layers = 40,
-                           .vocabulary = 248320,
-                           .attention_heads = 16,
-                           .kv_heads = 2,
-                           .gdn_key_heads = 16,
-                           .gdn_value_heads = 32,
-                           .experts = 256,
-                           .top_k = 8,
-                           .expert_width = 512,
-                           .shared_width = 512,
-                           .norm_eps = 1e-6f,
-                           .rope_theta = 1e7}};
-    model_shape *s = &w.shape;
-    w.layer = calloc(s->layers, sizeof *w.layer);
-    assert_non_null(w.layer);
-    w.embed = w.lm_head = mat(1, s->vocabulary, s->hidden, 4);
-    for (uint32_t i = 0; i < s->layers; i++) {
-        layer_weights *l = &w.layer[i];
-        const uint32_t H = s->hidden;
-        s->is_attention[i] = i % 4 == 3;
-        s->kind_index[i] = (uint16_t)(s->is_attention[i] ? s->attention_layers++ : s->gdn_layers++);
-        l->in_qkv = mat(1, 8192, H, 4), l->in_z = mat(1, 4096, H, 4), l->in_a = l->in_b = mat(1, 32, H, 4), l->gdn_out = mat(1, H, 4096, 4);
-        l->q = mat(1, 8192, H, 4), l->k = l->v = mat(1, 512, H, 4), l->attn_out = mat(1, H, 4096, 4);
-        l->router = mat(1, 256, H, 8), l->shared_router = mat(1, 1, H, 8);
-        l->expert_gate = l->expert_up = mat(256, 512, H, 4), l->expert_down = mat(256, H, 512, 4);
-        l->shared_gate = l->shared_up = mat(1, 512, H, 4), l->shared_down = mat(1, H, 512, 4);
-    }
-    return w;
-}
-
 static void test_counts_of_a_token(void **state) {
     (void)state;
     calla_error err = {0};
-    weights w = full_size();
+    weights w = full_size(40, NULL);
     backend b = {.w = &w,
                  .s = &w.shape,
                  .limits = {.rows = 2048, .segments = 4, .wanted = 4, .samples = 4, .pages = 1024, .slots = 8, .kv = CALLA_KV_BF16}};
@@ -274,7 +238,7 @@ static void test_counts_of_a_token(void **state) {
     metal_prepared_free(&b);
     gpu_close(b.gpu);
     mem_free(b.weights.layer);
-    free(w.layer);
+    full_size_free(&w);
     assert_clean();
 }
 

@@ -13,6 +13,7 @@ typedef struct simt_observer {
     void (*begin)(const simt_dispatch *d, const simt_kernel *k);
     void (*threadgroup)(void);        /* before each threadgroup */
     void (*part)(const simt_part *p); /* of threadgroup memory, new */
+    void (*block)(uint32_t blocks); /* after the first, the second and the last block of a grid of which no others are run (simt_sample) */
     void (*stage)(void);
     void (*end)(bool ok); /* may call simt_fault: the dispatch has failed then */
 } simt_observer;

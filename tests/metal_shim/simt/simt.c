@@ -26,6 +26,7 @@ simt_order simt_run_order;
 simt_slot *simt_slots[SIMT_MAX_THREADS / SIMT_WIDTH];
 uint64_t simt_matrix_products;
 void (*simt_atomic)(const void *, size_t);
+simt_sample (*simt_sampler)(const simt_dispatch *);
 
 const simt_observer *simt_watching;
 const simt_dispatch *simt_running;
@@ -80,8 +81,6 @@ const simt_kernel *simt_find(const char *name) {
         if (strcmp(k->name, name) == 0) return k;
     return NULL;
 }
-
-const simt_kernel *simt_kernels(void) { return first_kernel; }
 
 const char *simt_error(void) { return message; }
 
@@ -318,6 +317,40 @@ static bool run_group(void) {
     return false;
 }
 
+/* Those threadgroups of the grid whose position along `axis` is at least `from` and below `to`. */
+static void run_part(const simt_dispatch *d, uint32_t axis, uint32_t from, uint32_t to) {
+    const uint64_t n = (uint64_t)d->threadgroups[0] * d->threadgroups[1] * d->threadgroups[2];
+    for (uint64_t k = 0; k < n && !failed; k++) {
+        uint64_t rest = simt_run_order == SIMT_FORWARD ? k : n - 1 - k;
+        uint32_t at[3];
+        for (int i = 0; i < 3; i++, rest /= d->threadgroups[i - 1]) at[i] = (uint32_t)(rest % d->threadgroups[i]);
+        if (at[axis] < from || at[axis] >= to) continue;
+        simt_now.n_threads = 1;
+        for (int i = 0; i < 3; i++) {
+            const uint32_t left = simt_now.grid_threads[i] - at[i] * d->threads[i];
+            simt_now.position[i] = at[i];
+            simt_now.n_threads *= simt_now.threads[i] = left < d->threads[i] ? left : d->threads[i];
+        }
+        simt_now.simdgroups = (simt_now.n_threads + SIMT_WIDTH - 1) / SIMT_WIDTH;
+        run_group();
+    }
+}
+
+static void run_grid(const simt_dispatch *d) {
+    const simt_sample s = simt_sampler ? simt_sampler(d) : (simt_sample){0, 0};
+    const uint32_t all = d->threadgroups[s.axis], blocks = s.block ? (all + s.block - 1) / s.block : 0;
+    if (blocks <= 3 || !simt_watching) {
+        run_part(d, s.axis, 0, all);
+        return;
+    }
+    const uint32_t part[] = {0, 1, blocks - 1};
+    for (int i = 0; i < 3 && !failed; i++) {
+        const uint32_t from = part[i] * s.block, to = from + s.block;
+        run_part(d, s.axis, from, to < all ? to : all);
+        if (!failed) simt_watching->block(blocks);
+    }
+}
+
 static bool arguments_hold(const simt_dispatch *d) {
     const uint64_t threads = (uint64_t)d->threads[0] * d->threads[1] * d->threads[2];
     const uint32_t most = kernel->max_threads ? kernel->max_threads : SIMT_MAX_THREADS;
@@ -367,25 +400,12 @@ bool simt_run_in_stage(const simt_dispatch *d) {
     memcpy(simt_constants_set, d->constant_set, sizeof simt_constants_set);
     for (uint32_t i = 0; i < SIMT_BUFFERS; i++) buffer_pointer[i] = d->buffer[i].data;
     if (simt_watching) simt_watching->begin(d, kernel);
-    uint64_t n = 1;
     for (int i = 0; i < 3; i++) {
-        n *= simt_now.threadgroups[i] = d->threadgroups[i];
+        simt_now.threadgroups[i] = d->threadgroups[i];
         simt_now.full_threads[i] = d->threads[i];
         simt_now.grid_threads[i] = d->grid_threads[i] ? d->grid_threads[i] : d->threads[i] * d->threadgroups[i];
     }
-    for (uint64_t k = 0; k < n && !failed; k++) {
-        uint64_t rest = simt_run_order == SIMT_FORWARD ? k : n - 1 - k;
-        simt_now.n_threads = 1;
-        for (int i = 0; i < 3; i++) {
-            const uint32_t at = (uint32_t)(rest % d->threadgroups[i]);
-            rest /= d->threadgroups[i];
-            const uint32_t left = simt_now.grid_threads[i] - at * d->threads[i];
-            simt_now.position[i] = at;
-            simt_now.n_threads *= simt_now.threads[i] = left < d->threads[i] ? left : d->threads[i];
-        }
-        simt_now.simdgroups = (simt_now.n_threads + SIMT_WIDTH - 1) / SIMT_WIDTH;
-        run_group();
-    }
+    run_grid(d);
     if (failed && __asan_unpoison_memory_region) /* frames that nobody will leave */
         __asan_unpoison_memory_region(simt_stacks, (size_t)(simt_stacks_end - simt_stacks));
     if (simt_watching) simt_watching->end(!failed);

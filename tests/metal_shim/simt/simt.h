@@ -50,7 +50,6 @@ typedef struct simt_kernel {
 
 void simt_register(simt_kernel *k);
 const simt_kernel *simt_find(const char *name); /* NULL: no such kernel is linked in */
-const simt_kernel *simt_kernels(void);          /* the first of a list */
 
 /* ---- dispatches ---- */
 
@@ -94,6 +93,14 @@ const char *simt_error(void);
  * writes (watched kernels are told). */
 bool simt_run_in_stage(const simt_dispatch *d);
 void simt_end_stage(void);
+
+/* Grids too large to be run whole, of which only the traffic is asked for (watch.h): a sampler says along which axis the threadgroups do
+ * alike and how many neighbours, `block`, belong together.  Of the blocks the first, the second and the last are run; of what the others
+ * would have computed nothing is there.  Block 0: all are run. */
+typedef struct simt_sample {
+    uint32_t axis, block;
+} simt_sample;
+extern simt_sample (*simt_sampler)(const simt_dispatch *d); /* NULL: every grid is run whole */
 
 /* For tests of single kernels: runs forward, puts the contents of all bound buffers back, runs in reverse, and compares every byte.
  * False also when the two differ. */

@@ -84,6 +84,7 @@ typedef struct seen_page { /* of an earlier dispatch of the stage */
 typedef struct region {
     uintptr_t start, end;
     simt_traffic traffic;
+    simt_traffic after[3]; /* of a sampled grid: after each of its blocks */
 } region;
 
 static region *regions; /* sorted, disjoint */
@@ -106,7 +107,10 @@ static simt_traffic buffer_traffic[256];
 static uint32_t n_buffer_traffic;
 static simt_kernel_traffic kernel_traffic[256];
 static uint32_t n_kernel_traffic;
-static uint64_t products_before;
+static uint64_t products_before, products_after[3];
+static uint32_t blocks_run, blocks_in_all; /* of a sampled grid; 0: none */
+
+void (*simt_watch_each)(const simt_dispatch_traffic *);
 
 static void *grow(void *p, uint32_t *room, size_t element) {
     *room = *room ? 2 * *room : 64;
@@ -334,6 +338,7 @@ static void begin(const simt_dispatch *d, const simt_kernel *k) {
     }
     n_regions = n;
     products_before = simt_matrix_products;
+    blocks_run = blocks_in_all = 0;
 }
 
 static void threadgroup_begins(void) { group_now++; }
@@ -358,7 +363,7 @@ static uint64_t popcount_between(const uint64_t *bits, size_t from, size_t to) {
     return n;
 }
 
-static void count_distinct(const page *p) {
+static void count_distinct_in(const page *p) {
     const uintptr_t start = p->number << PAGE_BITS;
     uint64_t read[PAGE_BYTES / 64], written[PAGE_BYTES / 64];
     for (size_t i = 0; i < PAGE_BYTES / 64; i++) {
@@ -371,6 +376,39 @@ static void count_distinct(const page *p) {
         const size_t from = r->start > start ? r->start - start : 0, to = r->end < start + PAGE_BYTES ? r->end - start : PAGE_BYTES;
         r->traffic.reads += popcount_between(read, from, to);
         r->traffic.writes += popcount_between(written, from, to);
+    }
+}
+
+static void count_distinct(void) {
+    for (uint32_t i = 0; i < n_regions; i++) regions[i].traffic.reads = regions[i].traffic.writes = 0;
+    for (uint32_t i = 0; i < n_pages; i++) count_distinct_in(pages[i]);
+}
+
+static void block_ends(uint32_t blocks) {
+    count_distinct();
+    for (uint32_t i = 0; i < n_regions; i++) regions[i].after[blocks_run] = regions[i].traffic;
+    products_after[blocks_run++] = simt_matrix_products - products_before;
+    blocks_in_all = blocks;
+}
+
+/* What is counted after the first block, after the second, and after these and the last; so of all. */
+static uint64_t of_all_blocks(uint64_t first, uint64_t second, uint64_t last) {
+    return first + (second - first) * (blocks_in_all - 2) + (last - second);
+}
+
+static uint64_t products_of_all(void) {
+    return blocks_in_all ? of_all_blocks(products_after[0], products_after[1], products_after[2]) : simt_matrix_products - products_before;
+}
+
+static void scale_up(void) {
+    for (uint32_t i = 0; i < n_regions; i++) {
+        const simt_traffic *a = regions[i].after;
+        simt_traffic *t = &regions[i].traffic;
+        t->loads = of_all_blocks(a[0].loads, a[1].loads, a[2].loads);
+        t->group_reads = of_all_blocks(a[0].group_reads, a[1].group_reads, a[2].group_reads);
+        t->reads = of_all_blocks(a[0].reads, a[1].reads, a[2].reads);
+        t->stores = of_all_blocks(a[0].stores, a[1].stores, a[2].stores);
+        t->writes = of_all_blocks(a[0].writes, a[1].writes, a[2].writes);
     }
 }
 
@@ -426,26 +464,31 @@ static void count_kernel(void) {
         if ((t->loads || t->stores) && n_buffer_traffic < sizeof buffer_traffic / sizeof *buffer_traffic)
             buffer_traffic[n_buffer_traffic++] = *t;
     }
+    const uint32_t *const grid = simt_running->threadgroups;
+    const uint64_t threadgroups = (uint64_t)grid[0] * grid[1] * grid[2];
     k->dispatches++;
-    k->threadgroups += group_now;
-    if (all.reads + all.writes > 1 << 20 && (!k->fewest_threadgroups || group_now < k->fewest_threadgroups))
-        k->fewest_threadgroups = group_now;
-    k->matrix_products += simt_matrix_products - products_before;
+    k->threadgroups += threadgroups;
+    if (all.reads + all.writes > 1 << 20 && (!k->fewest_threadgroups || threadgroups < k->fewest_threadgroups))
+        k->fewest_threadgroups = threadgroups;
+    k->matrix_products += products_of_all();
     k->all.loads += all.loads;
     k->all.group_reads += all.group_reads;
     k->all.reads += all.reads;
     k->all.stores += all.stores;
     k->all.writes += all.writes;
+    const simt_dispatch_traffic told = {k->kernel, threadgroups, products_of_all(), buffer_traffic, n_buffer_traffic};
+    if (simt_watch_each) simt_watch_each(&told);
 }
 
 static void end_of_dispatch(bool ok) {
     if (!ok) return;
     if (n_stage == stage_room) stage_kernels = grow(stage_kernels, &stage_room, sizeof *stage_kernels);
     snprintf(stage_kernels[n_stage], sizeof *stage_kernels, "%s", simt_running->kernel);
-    for (uint32_t i = 0; i < n_pages; i++) {
-        count_distinct(pages[i]);
-        check_stage(pages[i]);
-    }
+    if (blocks_in_all)
+        scale_up();
+    else
+        count_distinct();
+    for (uint32_t i = 0; i < n_pages; i++) check_stage(pages[i]);
     for (uint32_t i = 0; i < n_pages; i++) keep_page(pages[i]);
     n_stage++;
     count_kernel();
@@ -457,7 +500,7 @@ static void stage_ends(void) {
 }
 
 static const simt_observer watcher = {
-    .begin = begin, .threadgroup = threadgroup_begins, .part = new_part, .stage = stage_ends, .end = end_of_dispatch};
+    .begin = begin, .threadgroup = threadgroup_begins, .part = new_part, .block = block_ends, .stage = stage_ends, .end = end_of_dispatch};
 
 __attribute__((constructor)) static void watch(void) {
     simt_watching = &watcher;
