@@ -3,7 +3,7 @@
 #include "metal/traffic.h"
 #include "unit.h"
 
-enum { CONTEXT = 4096, ROWS = 72, BLOCKS = 2 /* of 64 rows */ };
+enum { CONTEXT = 2048, ROWS = 72, BLOCKS = 2 /* of 64 rows */ };
 
 static traffic_model *m;
 

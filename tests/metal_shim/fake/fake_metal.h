@@ -10,8 +10,11 @@
 typedef struct fake_metal_device {
     bool absent, other_family;
     uint64_t working_set_bytes, largest_buffer_bytes; /* 0: 96 GB, 64 GB */
-    bool
-        runs_late; /* commands run when somebody waits for them, not when they are committed: what the host overwrites too early then shows; at first: whether FAKE_METAL_LATE is in the environment */
+    /* Commands run when somebody waits for them, not when they are committed: what the host overwrites too early then shows.  At first: whether
+     * FAKE_METAL_LATE is in the environment. */
+    bool runs_late;
+    int next_buffer_error; /* the next command buffer fails with this MTLCommandBufferError; 0: it runs */
+    uint32_t lost_barrier; /* the n-th barrier from here on is as if the host had not asked for it; 0: none */
 } fake_metal_device;
 extern fake_metal_device fake_metal_is;
 

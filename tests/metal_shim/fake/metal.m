@@ -356,6 +356,7 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
 }
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope {
     if (!(scope & MTLBarrierScopeBuffers)) broken("a barrier whose scope is not buffers");
+    if (fake_metal_is.lost_barrier && --fake_metal_is.lost_barrier == 0) return;
     [self record];
 }
 - (void)waitForFence:(id<MTLFence>)fence {
@@ -452,15 +453,19 @@ static void *call_handlers(void *buffer) {
 }
 - (void)run {
     const char *wrong = NULL;
-    const bool fault = fails("a command buffer's run");
+    const int planted = fake_metal_is.next_buffer_error;
+    const bool fault = fails("a command buffer's run") || planted;
+    fake_metal_is.next_buffer_error = 0;
     for (size_t i = 0; i < n_encoders && !fault && !wrong; i++) wrong = [encoders[i] run];
     fake_metal_count.command_buffers++;
     status = fault || wrong ? MTLCommandBufferStatusError : MTLCommandBufferStatusCompleted;
     if (wrong) broken("%s", wrong);
     @autoreleasepool {
-        if (fault)
+        if (fault && (!planted || planted == MTLCommandBufferErrorOutOfMemory))
             fake_error(&error, MTLCommandBufferErrorOutOfMemory,
                        "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)");
+        else if (fault)
+            fake_error(&error, planted, "a planted failure");
         if (wrong) fake_error(&error, MTLCommandBufferErrorPageFault, "%s", wrong);
         [error retain];
     }
