@@ -3,8 +3,8 @@
  *
  *     measure_traffic > tests/metal/traffic.json
  *
- * Prompts go in pieces of PIECE rows.  Pieces differ in attention alone, whose counts grow evenly with the position: two pieces are counted and
- * the others follow; a third is counted to see that they do. */
+ * Prompts go in pieces of PIECE rows.  Pieces differ in attention alone, whose counts grow evenly with the position: two pieces are counted
+ * and the others follow; a third is counted to see that they do. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -101,6 +101,30 @@ static void test_absent(void **state) {
     assert_clean();
 }
 
+/* What it cannot do it refuses by its name, before anything is loaded. */
+static void test_refused(void **state) {
+    (void)state;
+    calla_error err = {0};
+    weights *w;
+    model *m;
+    model_options o = {.backend = backend_find("metal"),
+                       .batch_rows = PROMPT,
+                       .max_segments = 1,
+                       .max_wanted = 1,
+                       .sequences = 1,
+                       .kv_tokens = KV_PAGE_TOKENS,
+                       .kv = CALLA_KV_Q8};
+    assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
+    assert_int_equal(model_open(w, &o, &m, &err), CALLA_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "--kv bf16"));
+    o.kv = CALLA_KV_BF16;
+    o.deterministic = true;
+    assert_int_equal(model_open(w, &o, &m, &err), CALLA_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "--deterministic"));
+    weights_close(w);
+    assert_clean();
+}
+
 static void test_small(void **state) {
     (void)state;
     calla_error err = {0};
@@ -184,6 +208,39 @@ static void test_snapshot(void **state) {
         assert_memory_equal(logits[1 + i], expected[1 + i], sizeof logits[0]);
     }
     sequence_close(snapshot);
+    sequence_close(s);
+    model_close(m);
+    weights_close(w);
+    assert_clean();
+}
+
+/* A step undone leaves nothing behind, of the prompt or of a token. */
+static void test_rollback(void **state) {
+    (void)state;
+    static const int32_t wrong[3] = {1, 2, 3}, more[DECODED] = {7, 8};
+    int32_t ids[PROMPT];
+    calla_error err = {0};
+    weights *w;
+    model *m;
+    sequence *s;
+    for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
+    const model_options o = {.backend = backend_find("metal"),
+                             .batch_rows = PROMPT,
+                             .max_segments = 1,
+                             .max_wanted = 1,
+                             .sequences = 1,
+                             .kv_tokens = KV_PAGE_TOKENS,
+                             .kv = CALLA_KV_BF16};
+    assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
+    if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
+    assert_int_equal(sequence_open(m, &s, &err), CALLA_OK);
+    assert_int_equal(step(m, s, ids, PROMPT, logits[0], &err), CALLA_OK);
+    for (uint32_t i = 0; i < DECODED; i++) {
+        assert_int_equal(step(m, s, wrong, i ? 1 : 3, logits[0], &err), CALLA_OK);
+        assert_int_equal(sequence_rollback(s, &err), CALLA_OK);
+        assert_int_equal(step(m, s, &more[i], 1, logits[1 + i], &err), CALLA_OK);
+        assert_memory_equal(logits[1 + i], expected[1 + i], sizeof logits[0]);
+    }
     sequence_close(s);
     model_close(m);
     weights_close(w);
@@ -284,7 +341,8 @@ static void test_counts_are_true(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_absent),   TEST(test_small),        TEST(test_many_memories),     TEST(test_split_weights),  TEST(test_late),
-        TEST(test_snapshot), TEST(test_each_failure), TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
+        TEST(test_absent),         TEST(test_refused),  TEST(test_small),    TEST(test_many_memories), TEST(test_split_weights),
+        TEST(test_late),           TEST(test_snapshot), TEST(test_rollback), TEST(test_each_failure),  TEST(test_counts_of_a_token),
+        TEST(test_counts_are_true)};
     return cmocka_run_group_tests(tests, first_run, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_pocket.c: recorded chats of pocket through the engine on the Metal backend, several at once, so that prompts and tokens mix. */
+/* test_pocket.c: recorded chats of pocket through the engine on the Metal backend, several at once, so that prompts and tokens mix, one of them cancelled. */
 #include <stdlib.h>
 
 #include "base/json.h"
@@ -19,29 +19,41 @@ static int32_t *ids_of(json_object *chat, const char *key, size_t *n) {
     return ids;
 }
 
-/* The smallest margin of each chat is above 1e-2, so every backend must say the same. */
-static void test_chats(void **state) {
-    (void)state;
-    static transcript t[CHATS / EACH];
-    calla_session *session[CHATS / EACH];
+/* The smallest margin of each chat is above 1e-2, so every backend must say the same, in either precision.  `n_chats` of them run beside one more,
+ * which is cancelled. */
+static void check_chats(calla_precision precision, size_t n_chats) {
+    static transcript t[CHATS / EACH], cancelled;
+    calla_session *session[CHATS / EACH], *other;
     char *text;
     size_t n_text, n;
     json_object *chats;
     calla_engine *e;
     calla_error err = {0};
-    const calla_engine_options o = {
-        .model_dir = test_models("pocket"), .device = "metal", .context_tokens = 2048, .max_sequences = CHATS / EACH, .batch_rows = 64};
+    const calla_engine_options o = {.model_dir = test_models("pocket"),
+                                    .device = "metal",
+                                    .context_tokens = 2048,
+                                    .max_sequences = CHATS / EACH + 1,
+                                    .batch_rows = 64,
+                                    .precision = precision};
     const calla_generate_options greedy = greedy_options(MOST_TOKENS);
     assert_int_equal(file_read(test_data("engine/pocket.greedy.json"), 1 << 20, &text, &n_text, NULL), CALLA_OK);
     assert_int_equal(json_parse(text, n_text, "pocket.greedy.json", &chats, NULL), CALLA_OK);
     if (calla_engine_open(&o, &e, &err)) fail_msg("%s", err.message);
-    for (size_t i = 0; i < CHATS / EACH; i++) {
+    for (size_t i = 0; i < n_chats; i++) {
         int32_t *ids = ids_of(json_object_array_get_idx(chats, i * EACH), "prompt_ids", &n);
         session[i] = open_session(e, ids, n);
         start(session[i], &greedy, &t[i]);
         free(ids);
     }
-    for (size_t i = 0; i < CHATS / EACH; i++) {
+    int32_t *ids = ids_of(json_object_array_get_idx(chats, 1), "prompt_ids", &n);
+    other = open_session(e, ids, n);
+    cancelled.cancel_after = 3;
+    start(other, &greedy, &cancelled);
+    free(ids);
+    calla_session_wait(other);
+    calla_session_close(other);
+    assert_int_equal(cancelled.finish, CALLA_FINISH_CANCELLED);
+    for (size_t i = 0; i < n_chats; i++) {
         int32_t *want = ids_of(json_object_array_get_idx(chats, i * EACH), "greedy_ids", &n);
         calla_session_wait(session[i]);
         calla_session_close(session[i]);
@@ -54,7 +66,17 @@ static void test_chats(void **state) {
     mem_free(text);
 }
 
+static void test_exact(void **state) {
+    (void)state;
+    check_chats(CALLA_PRECISION_EXACT, CHATS / EACH);
+}
+
+static void test_fast(void **state) {
+    (void)state;
+    check_chats(CALLA_PRECISION_FAST, 1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exact), cmocka_unit_test(test_fast)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

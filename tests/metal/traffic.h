@@ -1,8 +1,8 @@
 /* traffic.h: what a step of the real model moves on Metal, counted by the watched fake device from the loads and stores that happen.
  *
- * The host and the kernels are the ones that ship, the shapes the real model's; of its 40 layers one of each kind is run, and of large grids
- * a few threadgroups (simt_sample).  Weights are zero but for the router's and the embeddings, which are random, so that rows choose experts
- * as they would. */
+ * The host and the kernels are the ones that ship, the shapes the real model's; of its 40 layers one of each kind is run, and of large
+ * grids a few threadgroups (simt_sample).  Weights are zero but for the router's and the embeddings, which are random, so that rows choose
+ * experts as they would. */
 #ifndef CALLA_TESTS_METAL_TRAFFIC_H
 #define CALLA_TESTS_METAL_TRAFFIC_H
 
@@ -20,8 +20,8 @@ typedef enum traffic_part {
 } traffic_part;
 
 /* Bytes.  Matrices, keys and values, and states are too large for any cache: each byte counts once for every threadgroup that reads it, and
- * once where it is written.  The rest (activations, descriptors, vectors of weights) is small or shared by threadgroups that run side by side:
- * each byte counts once for each dispatch that reads it, and once for each that writes it. */
+ * once where it is written.  The rest (activations, descriptors, vectors of weights) is small or shared by threadgroups that run side by
+ * side: each byte counts once for each dispatch that reads it, and once for each that writes it. */
 typedef struct traffic {
     uint64_t weights, cache, states, rest;
     uint64_t flops;      /* of matrix units; of products of few rows: from the weights that were loaded */

@@ -1,13 +1,13 @@
 /* attention.metal: causal attention of many rows over paged K and V, flash style.
  *
  * A threadgroup takes up to 64 queries: all query heads of one K/V head for as many rows as make 64.  It goes through the positions 32 at a
- * time; each such tile of K, then of V, is read from device memory once for all 64 queries, in parts of 8 KB that go through two buffers: while
- * one is multiplied, the next is on its way to registers.
+ * time; each such tile of K, then of V, is read from device memory once for all 64 queries, in parts of 8 KB that go through two buffers:
+ * while one is multiplied, the next is on its way to registers.
  *
- * The eight simdgroups stand 4 × 2: simdgroup s has queries 16·(s/2) … + 15, and of the scores positions 16·(s%2) …, of the output the lower or
- * upper half of each part.  The output, 64 × 256, stays in registers; it is scaled down where a larger score comes (Milakov and Gimelshein
- * 2018; Dao et al. 2022).  Queries do not fit beside the rest; they are read from device memory for each tile, packed by attention_write.
- * Sums are float32; T is the type of what is multiplied, float (exact) or half (fast).
+ * The eight simdgroups stand 4 × 2: simdgroup s has queries 16·(s/2) … + 15, and of the scores positions 16·(s%2) …, of the output the
+ * lower or upper half of each part.  The output, 64 × 256, stays in registers; it is scaled down where a larger score comes (Milakov and
+ * Gimelshein 2018; Dao et al. 2022).  Queries do not fit beside the rest; they are read from device memory for each tile, packed by
+ * attention_write.  Sums are float32; T is the type of what is multiplied, float (exact) or half (fast).
  *
  * Nothing here is infinite, since the compiler may assume that: a masked score is −10³⁰. */
 #include <metal_stdlib>
@@ -19,8 +19,8 @@ using namespace metal;
 
 enum { TILE_QUERIES = 64, TILE_POSITIONS = 32, ROW_VALUES = 256, SCORE_STRIDE = TILE_POSITIONS + 4, BUFFER_BYTES = 8192 };
 
-/* Threadgroup memory, METAL_TG_PREFILL: two parts of a tile; the scores, [64][SCORE_STRIDE] floats, in whose rows the weights follow them, of
- * type T; a factor for each query. */
+/* Threadgroup memory, METAL_TG_PREFILL: two parts of a tile; the scores, [64][SCORE_STRIDE] floats, in whose rows the weights follow them,
+ * of type T; a factor for each query. */
 static_assert(2 * BUFFER_BYTES + (TILE_QUERIES * SCORE_STRIDE + TILE_QUERIES) * 4 <= METAL_TG_PREFILL, "threadgroup memory");
 
 /* 8 consecutive values of a cached row. */

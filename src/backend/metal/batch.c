@@ -1,7 +1,7 @@
 /* batch.c: the descriptor of a step, written into memory that the device reads.
  *
- * A ring of two slots, so that a step can be described while the one before is under way, and can name its tokens.  A slot holds up to three
- * descriptors: of all rows, of the wanted rows alone (row_batch.last), and of the head, whose rows are the wanted ones. */
+ * A ring of two slots, so that a step can be described while the one before is under way, and can name its tokens.  A slot holds up to
+ * three descriptors: of all rows, of the wanted rows alone (row_batch.last), and of the head, whose rows are the wanted ones. */
 #include <string.h>
 
 #include "backend/metal/metal.h"

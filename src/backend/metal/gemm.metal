@@ -1,7 +1,7 @@
 /* gemm.metal: products of many rows with quantized matrices: dense, gate and up with SwiGLU, and grouped by expert.
  *
- * A threadgroup computes 64 rows by BLOCKS·8 outputs.  Each step takes DEPTH inputs: the weights are dequantized into threadgroup memory, once
- * for all 64 rows, and the rows are copied beside them; both in blocks of 8 × 8 that lie together, so that simdgroup_load reads 256
+ * A threadgroup computes 64 rows by BLOCKS·8 outputs.  Each step takes DEPTH inputs: the weights are dequantized into threadgroup memory,
+ * once for all 64 rows, and the rows are copied beside them; both in blocks of 8 × 8 that lie together, so that simdgroup_load reads 256
  * consecutive bytes.  There are two such buffers: while one is multiplied, the bytes of the next step are on their way to registers.
  * A simdgroup holds all 64 rows of OWN blocks of outputs; blocks of 8 rows that are not there are not multiplied.
  *
@@ -73,8 +73,9 @@ template <> struct gemm_depth<half> {
 static float4 gemm_tile_values(float4 x, thread const float &) { return x; }
 static half4 gemm_tile_values(float4 x, thread const half &) { return half4(clamp(x, float4(-65504.0f), float4(65504.0f))); }
 
-/* acc[8 rows][own block of outputs] of T-typed tiles; simdgroup s owns blocks s, s + SIMDGROUPS, …; with PAIR the first half of the blocks are
- * rows of `w` and the second the same rows of `up`.  x: the tile's rows of x, x_of[r] (GEMM_NO_ROW: zero) for r = thread·…, as load_rows has it. */
+/* acc[8 rows][own block of outputs] of T-typed tiles; simdgroup s owns blocks s, s + SIMDGROUPS, …; with PAIR the first half of the blocks
+ * are rows of `w` and the second the same rows of `up`.  x: the tile's rows of x, x_of[r] (GEMM_NO_ROW: zero) for r = thread·…, as
+ * load_rows has it. */
 template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct gemm_product {
     enum {
         DEPTH = gemm_depth<T>::value,

@@ -2,7 +2,8 @@
  * clang for GNU's runtime (tests).
  *
  * Buffers are untracked and reached through their addresses, so Metal does not know who uses what: every encoder declares all buffers (or a
- * residency set does, from macOS 15 on), and a fence orders encoders.  Inside an encoder dispatches run concurrently but for the barriers. */
+ * residency set does, from macOS 15 on), and a fence orders encoders.  Inside an encoder dispatches run concurrently but for
+ * the barriers. */
 #import <Foundation/Foundation.h>
 #import <Metal/Metal.h>
 

@@ -1,8 +1,8 @@
 /* metal.h: the Metal backend's host side.
  *
- * Everything that can be known beforehand is prepared once: where each weight lies (place.c), the arguments of every dispatch of every layer,
- * and the list of dispatches that an op consists of (prepare.c).  A step then writes its descriptor (batch.c) and walks the lists (run.c).
- * Memory is shared by host and device, so nothing is sent and nothing fetched. */
+ * Everything that can be known beforehand is prepared once: where each weight lies (place.c), the arguments of every dispatch of every
+ * layer, and the list of dispatches that an op consists of (prepare.c).  A step then writes its descriptor (batch.c) and walks the lists
+ * (run.c).  Memory is shared by host and device, so nothing is sent and nothing fetched. */
 #ifndef CALLA_BACKEND_METAL_METAL_H
 #define CALLA_BACKEND_METAL_METAL_H
 

@@ -1,5 +1,5 @@
-/* rows.metal: what many rows need beside products: inputs of products prepared row by row, rows moved together, queries, keys and values normed,
- * rotated and put where attention looks for them, the lists of the experts' rows, and the sum of a row's experts. */
+/* rows.metal: what many rows need beside products: inputs of products prepared row by row, rows moved together, queries, keys and values
+ * normed, rotated and put where attention looks for them, the lists of the experts' rows, and the sum of a row's experts. */
 #include <metal_stdlib>
 using namespace metal;
 
@@ -63,7 +63,8 @@ kernel void gather_rows(constant metal_gather_args &a [[buffer(0)]], constant me
 static void put_kv(device float *p, float x) { *p = x; }
 static void put_kv(device uint16_t *p, float x) { *p = float_to_bf16(x); }
 
-/* One simdgroup per row and head: of queries, then keys, then values.  Lane l has values l, l + 32, …, so that pairs (l, l + 32) are its own. */
+/* One simdgroup per row and head: of queries, then keys, then values.  Lane l has values l, l + 32, …, so that pairs (l, l + 32) are its
+ * own. */
 template <typename KV>
 kernel void attention_write(constant metal_attention_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
                             uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {

@@ -1,8 +1,8 @@
 /* run.c: walking the prepared lists: which calls a batch needs, their grids, and the barriers between them.
  *
- * Ops of a batch of few rows are noted and recorded together at its end, so that one that is to be part of the next can wait for it.  Those of
- * a long prompt are recorded as they are called and handed over layer by layer (polite: op by op), so that the device is not idle, and so
- * that no command keeps a desktop waiting. */
+ * Ops of a batch of few rows are noted and recorded together at its end, so that one that is to be part of the next can wait for it.  Those
+ * of a long prompt are recorded as they are called and handed over layer by layer (polite: op by op), so that the device is not idle, and
+ * so that no command keeps a desktop waiting. */
 #include "backend/metal/metal.h"
 
 enum { LEAST_THREADGROUPS = 128 /* below, the narrow GEMM keeps more of the device busy */ };

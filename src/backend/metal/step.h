@@ -1,9 +1,9 @@
 /* step.h: the core of every product of a few rows: rows of a matrix times rows of input, on single simdgroups.  Metal's language only.
  *
- * A chunk is 32 consecutive inputs: one lane's share of a row of weights at a time, 16 bytes of 4-bit codes, all in one group, so that scale
- * and bias are read once for it.  The 32 lanes of a simdgroup have neighbouring chunks: 512 bytes in a row.  A simdgroup computes four rows
- * of weights, which keeps four such reads on their way and serves four products with each input that is loaded; no threadgroup memory and no
- * barrier is needed, and lanes meet once, at the end, in simd_sum.
+ * A chunk is 32 consecutive inputs: one lane's share of a row of weights at a time, 16 bytes of 4-bit codes, all in one group, so that
+ * scale and bias are read once for it.  The 32 lanes of a simdgroup have neighbouring chunks: 512 bytes in a row.  A simdgroup computes
+ * four rows of weights, which keeps four such reads on their way and serves four products with each input that is loaded; no threadgroup
+ * memory and no barrier is needed, and lanes meet once, at the end, in simd_sum.
  *
  * Codes are not shifted but masked where they stand (float(w & 0xF0) is 16 times the code), and the scale makes up for it: multiplying by
  * powers of two is exact, so w = scale · code + bias has the value that ref gives it. */

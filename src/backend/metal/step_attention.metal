@@ -1,9 +1,10 @@
 /* step_attention.metal: attention of single rows over paged K and V (docs/model.md, "Attention mixer").
  *
- * A row's positions are cut into splits, a threadgroup for each of them and each K/V head; it serves all query heads of the group, so that a
- * row of K or V is read once.  Chunks of positions go through three phases: a simdgroup per key forms the products with all queries (a lane
- * has 8 values of each in registers) and sums them over the lanes; a simdgroup per head makes weights of scores and moves the running maximum
- * on; then each thread sums 4 values of its key's V for all heads, two simdgroups for a row of V.  step_attention_combine adds up the splits. */
+ * A row's positions are cut into splits, a threadgroup for each of them and each K/V head; it serves all query heads of the group, so that
+ * a row of K or V is read once.  Chunks of positions go through three phases: a simdgroup per key forms the products with all queries (a
+ * lane has 8 values of each in registers) and sums them over the lanes; a simdgroup per head makes weights of scores and moves the running
+ * maximum on; then each thread sums 4 values of its key's V for all heads, two simdgroups for a row of V.  step_attention_combine adds up
+ * the splits. */
 #include <metal_stdlib>
 using namespace metal;
 

@@ -11,7 +11,8 @@ using namespace metal;
 
 /* ---- router ---- */
 
-/* Larger numbers have larger keys; NaN has the smallest.  0 means that there is none.  By bits, so that fast mathematics cannot drop a case. */
+/* Larger numbers have larger keys; NaN has the smallest.  0 means that there is none.  By bits, so that fast mathematics cannot drop a
+ * case. */
 static uint key_of(float x) {
     uint u = as_type<uint>(x);
     if ((u & 0x7FFFFFFFu) > 0x7F800000u) return 1;
@@ -166,7 +167,8 @@ static void down_times(constant metal_mat &m, uint matrix, uint first_output, ui
     chunk_times<BITS, ROWS>(c, chunk, in, acc);
 }
 
-/* In threadgroup memory: the distinct experts of all rows, in order of their first choice, and which choice (from 1) of each row they are. */
+/* In threadgroup memory: the distinct experts of all rows, in order of their first choice, and which choice (from 1) of each row they
+ * are. */
 struct expert_units {
     uint expert[METAL_STEP_ROWS * METAL_MAX_TOP_K];
     uint8_t choice[METAL_STEP_ROWS * METAL_MAX_TOP_K][METAL_STEP_ROWS];
