@@ -243,7 +243,7 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
     const kernel_out written[4] = {
         {cache, cache_bytes}, {queries, query_bytes}, {partial, partial_bytes}, {f.out, (size_t)n * f.out_stride * sizeof *f.out}};
     char name[64];
-    const char *type = kv == CALLA_KV_F32 ? "kf32" : "kb16";
+    const char *type = kv == CALLA_KV_F32 ? "kf32" : kv == CALLA_KV_BF16 ? "kb16" : "kq8";
     snprintf(name, sizeof name, "attention_write_%s", type);
     kernel_run(name, &a, sizeof a, &f.step, (uint32_t[]){heads + 2 * kv_heads, n, 1}, 32, 0, written, 4);
     for (uint32_t r = 0; r < n; r++)
@@ -254,7 +254,10 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
             ref_kv_load(ref_cache + (page * 2 * kv_heads + h) * block, kv, t % KV_PAGE_TOKENS, want);
             for (uint32_t i = 0; i < HEAD_DIM; i++)
                 kernel_close("cache", (double)got[i], (double)want[i],
-                             (kv == CALLA_KV_F32 ? 1e-6 : 0x1p-8) * (fabs((double)want[i]) + 1)); /* bf16: the last bit at most */
+                             (kv == CALLA_KV_F32    ? 1e-6
+                              : kv == CALLA_KV_BF16 ? 0x1p-8
+                                                    : 6.0 / 127) *
+                                 (fabs((double)want[i]) + 1)); /* the last bit, or the next code, at most */
         }
     uint64_t seen = 0; /* positions by all tiles, each for up to 64 queries */
     const uint32_t tile_rows = 64 / (heads / kv_heads);
@@ -266,11 +269,12 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
         snprintf(name, sizeof name, "attention_%s_%s", type, fast ? "fast" : "exact");
         kernel_run(name, &a, sizeof a, &f.step, KERNEL_GRID(METAL_TILES(n, segments), kv_heads, splits), METAL_PREFILL_THREADS,
                    METAL_TG_PREFILL, written, 4);
-        if (kernels_watched) assert_int_equal(kernel_loads(cache), seen * 2 * kv_heads * block / KV_PAGE_TOKENS);
+        const uint64_t scales = kv == CALLA_KV_Q8 ? (HEAD_DIM / 8 - HEAD_DIM / KV_GROUP) * 4 : 0; /* read again with each 8 values */
+        if (kernels_watched) assert_int_equal(kernel_loads(cache), seen * 2 * kv_heads * (block / KV_PAGE_TOKENS + scales));
         if (splits > 1)
             kernel_run("attention_combine", &a, sizeof a, &f.step, KERNEL_GRID(heads * METAL_COMBINE_PARTS, n, 1), METAL_COMBINE_THREADS,
                        METAL_TG_COMBINE, written, 4);
-        check_out(&f, name, heads * HEAD_DIM, fast || kv == CALLA_KV_BF16 ? 1e-2 /* where the last bit of a key differs */ : 1e-5);
+        check_out(&f, name, heads * HEAD_DIM, fast || kv != CALLA_KV_F32 ? 1e-2 /* where the last bit of a key differs */ : 1e-5);
     }
     kernel_free_all();
 }
@@ -285,6 +289,7 @@ static void test_attention(void **state) {
                     2); /* 32 rows of 2 heads; rows that see nothing of a split */
     check_attention(CALLA_KV_F32, 16, 2, (uint32_t[]){33}, (uint32_t[]){256}, 1, 1);
     check_attention(CALLA_KV_BF16, 8, 2, (uint32_t[]){17, 3, 40}, (uint32_t[]){0, 70, 500}, 3, 5);
+    check_attention(CALLA_KV_Q8, 8, 2, (uint32_t[]){17, 40}, (uint32_t[]){0, 240}, 2, 2);
 }
 
 /* ---- rows ---- */

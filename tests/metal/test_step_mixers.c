@@ -178,6 +178,11 @@ static void check_attention(fixture *f, uint32_t heads, uint32_t kv_heads, calla
           *rotary = kernel_filled((size_t)rows * ROTARY_DIM, 0);
     if (kv == CALLA_KV_BF16)
         for (size_t i = 0; i < cache_n * 2; i++) ((uint16_t *)cache)[i] = float_to_bf16(kernel_uniform(1));
+    float row[HEAD_DIM];
+    for (size_t i = 0; kv == CALLA_KV_Q8 && i < cache_n * 4 / block * KV_PAGE_TOKENS; i++) {
+        for (uint32_t j = 0; j < HEAD_DIM; j++) row[j] = kernel_uniform(1);
+        ref_kv_store((uint8_t *)cache + i / KV_PAGE_TOKENS * block, kv, i % KV_PAGE_TOKENS, row);
+    }
     float *want_cache = kernel_copy(cache, cache_n * sizeof(float)), *want_in = kernel_copy(in, in_n * sizeof(float));
     f->layer.q_norm = vec(q_gain, HEAD_DIM);
     f->layer.k_norm = vec(k_gain, HEAD_DIM);
@@ -214,29 +219,40 @@ static void check_attention(fixture *f, uint32_t heads, uint32_t kv_heads, calla
                               .beyond = UINT32_MAX,
                               .write = rows == f->batch.segments && every_row,
                               .norm_eps = s->norm_eps};
-    const char *step = kv == CALLA_KV_F32 ? "step_attention_kf32" : "step_attention_kb16";
+    static const char *const steps[] = {"step_attention_kb16", "step_attention_kf32", "step_attention_kq8"}, *const writes[] = {
+                                                                                                                 "attention_write_kb16",
+                                                                                                                 "attention_write_kf32",
+                                                                                                                 "attention_write_kq8"};
     if (!a.write)
-        kernel_run(kv == CALLA_KV_F32 ? "attention_write_kf32" : "attention_write_kb16", &a, sizeof a, &f->step,
-                   KERNEL_GRID(heads + 2 * kv_heads, rows, 1), 32, 0, KERNEL_OUT({cache, cache_n * 4}));
-    kernel_run(step, &a, sizeof a, &f->step, KERNEL_GRID(splits, kv_heads, n), METAL_ATTENTION_THREADS, METAL_TG_ATTENTION,
+        kernel_run(writes[kv], &a, sizeof a, &f->step, KERNEL_GRID(heads + 2 * kv_heads, rows, 1), 32, 0, KERNEL_OUT({cache, cache_n * 4}));
+    kernel_run(steps[kv], &a, sizeof a, &f->step, KERNEL_GRID(splits, kv_heads, n), METAL_ATTENTION_THREADS, METAL_TG_ATTENTION,
                KERNEL_OUT({partial, partial_n * 4}, {cache, cache_n * 4}));
     uint64_t positions = 0;
     for (uint32_t i = 0; i < n; i++) positions += f->positions[short_row[i]] + 1;
-    if (kernels_watched) /* a row of K or V once for all heads of its group */
+    if (kernels_watched && kv == CALLA_KV_Q8) /* the same, and a scale for each 8 values of K and 4 of V */
+        assert_int_equal(kernel_loads(cache), positions * kv_heads * (2 * HEAD_DIM + HEAD_DIM / 8 * 4 + HEAD_DIM / 4 * 4));
+    else if (kernels_watched) /* a row of K or V once for all heads of its group */
         assert_int_equal(kernel_loads(cache), positions * 2 * kv_heads * block / KV_PAGE_TOKENS);
     kernel_run("step_attention_combine", &a, sizeof a, &f->step, KERNEL_GRID(heads * METAL_COMBINE_PARTS, n, 1), METAL_COMBINE_THREADS,
                METAL_TG_COMBINE, KERNEL_OUT({out, out_n * 4}));
     /* a key may be rounded to the other one of two bf16 numbers */
-    if (kv == CALLA_KV_F32)
-        compare("cache", cache, want_cache, cache_n, 2e-6);
-    else
+    if (kv == CALLA_KV_F32) compare("cache", cache, want_cache, cache_n, 2e-6);
+    for (size_t i = 0; kv == CALLA_KV_Q8 && i < cache_n * 4 / block * KV_PAGE_TOKENS; i++) { /* a code may be the next one */
+        float want_row[HEAD_DIM];
+        ref_kv_load((uint8_t *)cache + i / KV_PAGE_TOKENS * block, kv, i % KV_PAGE_TOKENS, row);
+        ref_kv_load((uint8_t *)want_cache + i / KV_PAGE_TOKENS * block, kv, i % KV_PAGE_TOKENS, want_row);
+        compare("cache", row, want_row, HEAD_DIM, 6.0 / 127);
+    }
+    if (kv == CALLA_KV_BF16)
         for (size_t i = 0; i < cache_n * 2; i++) {
             const float x = float_from_bf16(((uint16_t *)cache)[i]), y = float_from_bf16(((uint16_t *)want_cache)[i]);
             assert_true(fabsf(x - y) <= 0x1p-7f * fabsf(y) + 1e-7f);
         }
     for (uint32_t i = 0; i < n; i++)
         compare("out", out + (size_t)short_row[i] * out_stride, want + (size_t)short_row[i] * out_stride, (size_t)heads * HEAD_DIM,
-                kv == CALLA_KV_F32 ? 5e-6 : 1e-3);
+                kv == CALLA_KV_F32    ? 5e-6
+                : kv == CALLA_KV_BF16 ? 1e-3
+                                      : 1e-2);
     for (uint32_t r = 0; !every_row && r < rows; r += 2) /* others are left alone */
         for (uint32_t k = 0; k < out_stride; k++) assert_true(out[(size_t)r * out_stride + k] == 7);
     kernel_free_all();
@@ -253,6 +269,7 @@ static void test_attention(void **state) {
             add_segment(&f, positions[p], 1, 0, 1);
             if (turn % 3 == 0) add_segment(&f, positions[(p + 4) % 10], 1, 0, 1);
             check_attention(&f, heads[turn % 5][0], heads[turn % 5][1], k ? CALLA_KV_BF16 : CALLA_KV_F32, splits[(turn + p) % 4], true);
+            check_attention(&f, 8, 2, CALLA_KV_Q8, 3, true);
         }
     for (size_t k = 0; k < 2; k++) /* several rows of a sequence: the cache is written before */
         for (int every = 0; every < 2; every++) {
@@ -260,7 +277,7 @@ static void test_attention(void **state) {
             add_segment(&f, 254, 5, 0, 1);
             add_segment(&f, 40, 1, 0, 1);
             add_segment(&f, 0, 3, 0, 1);
-            check_attention(&f, heads[2 + k][0], heads[2 + k][1], k ? CALLA_KV_BF16 : CALLA_KV_F32, 3, every);
+            check_attention(&f, heads[2 + k][0], heads[2 + k][1], k ? CALLA_KV_BF16 : every ? CALLA_KV_F32 : CALLA_KV_Q8, 3, every);
         }
 }
 

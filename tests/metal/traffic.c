@@ -81,7 +81,6 @@ traffic_model *traffic_open(uint32_t rows, uint32_t positions) {
     m->positions = array(rows, sizeof *m->positions);
     m->segment_of = array(rows, sizeof *m->segment_of);
     m->pages = array(m->plan.limits.pages, sizeof *m->pages);
-    for (uint32_t i = 0; i < rows; i++) m->ids[i] = (int32_t)i;
     for (uint32_t i = 0; i < m->plan.limits.pages; i++) m->pages[i] = i;
     return m;
 }
@@ -200,6 +199,7 @@ traffic_result traffic_count(traffic_model *m, const traffic_step *step) {
         .rows = rows, .first_position = step->position, .slot_src = 0, .slot_dst = 1, .pages = (end + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS};
     batch_segment last_segment = segment;
     for (uint32_t i = 0; i < rows; i++) m->positions[i] = step->position + i;
+    for (uint32_t i = 0; i < rows; i++) m->ids[i] = (int32_t)(step->tokens ? i % step->tokens : i);
     row_batch t = {.rows = rows,
                    .segments = 1,
                    .wanted = step->wanted,

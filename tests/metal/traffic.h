@@ -34,6 +34,7 @@ typedef struct traffic_step {
     bool wanted;             /* the logits of the last row */
     uint32_t first, end;     /* parts: layers first … end - 1, with LAST_LAYER the head too */
     bool whole;              /* every threadgroup of every grid */
+    uint32_t tokens;         /* the rows are of so many different ones, so that few experts are chosen; 0: all differ */
 } traffic_step;
 
 typedef struct traffic_result {

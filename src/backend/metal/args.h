@@ -10,7 +10,7 @@
  * from the matrix.  Activations in device memory are f32 everywhere.  Kernels for few rows (step_…) take up to METAL_STEP_ROWS rows that
  * share one reading of the weights, as instances _r1 (one row) and _r8 (1 … 8 rows, t.rows of them), and sum in f32.  Kernels for many rows
  * (the others) are instances _exact (f32 tiles) and _fast (16-bit tiles).  Kernels whose names end in none of these exist once.
- * K and V are instances _kf32 and _kb16.
+ * K and V are instances _kf32, _kb16 and _kq8.
  *
  * Dispatches of one stage run concurrently: none may read what another of the same stage writes.  "stage" below is the model's op. */
 #ifndef CALLA_BACKEND_METAL_ARGS_H
@@ -186,11 +186,12 @@ typedef struct metal_gdn_args {
 } metal_gdn_args;
 METAL_SIZE(metal_gdn_args, 96);
 
-/* Attention, stage mixer.  K and V of a layer: [pages][k, v][kv heads][256 positions][256 values] in f32 or bf16.
+/* Attention, stage mixer.  K and V of a layer: [pages][k, v][kv heads][256 positions][256 values] in f32 or bf16,
+ * or in 8 bits with scales behind (backend.h).
  * in [rows][in_stride]: per head 256 query and 256 gate values | k | v, raw: norm (gain, norm_eps) and rotation (of the first 64 values, in
  * pairs j, j + 32) happen on the way; scores are q·k / 16.
  *
- * step_attention_{kf32,kb16}: grid (t.splits, kv_heads, t.short_rows), METAL_ATTENTION_THREADS threads; the query heads of a group share each
+ * step_attention_{kf32,kb16,kq8}: grid (t.splits, kv_heads, t.short_rows), METAL_ATTENTION_THREADS threads; the query heads of a group share each
  *   K/V row.  Row t.short_row[z] is computed; of it, positions 0 … p are cut into t.splits blocks.  partial [z][head][split]: 256 values,
  *   unnormalized, relative to the largest score; then that score, the sum of weights and two unused: METAL_PARTIAL floats.  An empty split
  *   has sum 0.
@@ -198,7 +199,7 @@ METAL_SIZE(metal_gdn_args, 96);
  *   else attention_write and a barrier go before.
  * step_attention_combine: grid (heads · METAL_COMBINE_PARTS, t.short_rows), METAL_COMBINE_THREADS threads: partial → out
  *   [row][out_stride], raw (the gate belongs to mixer_out).
- * attention_write_{kf32,kb16} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
+ * attention_write_{kf32,kb16,kq8} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
  *   `queries` is not NULL the normed and rotated queries there, for attention_…. */
 enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split, about */, METAL_PARTIAL = 260, METAL_MOST_PARTIALS = 512 };
 enum {
@@ -318,7 +319,7 @@ enum { METAL_GDN_CHUNK = 32, METAL_GDN_CONV_HEADS = 4, METAL_TG_GDN_CHUNKS = 245
 #define METAL_GDN_SCRATCH(rows, segments, key_heads, value_heads)                                                                          \
     ((uint64_t)METAL_GDN_CHUNKS(rows, segments) * (32 * (2 * (key_heads) + (value_heads)) * 128 + (value_heads) * (2 * 32 * 32 + 64)) * 4)
 
-/* attention_{kf32,kb16}_{exact,fast}: rows of segments with first ≤ rows < beyond; `queries`, K and V are there already (attention_write).
+/* attention_{kf32,kb16,kq8}_{exact,fast}: rows of segments with first ≤ rows < beyond; `queries`, K and V are there already (attention_write).
  * A threadgroup takes the query heads of a K/V head and as many rows as make up to 64 queries, so that each K/V tile that is read serves all
  * of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads, t.long_splits): tile x finds its segment by walking t.segment, and the last ones may
  * have none.  METAL_PREFILL_THREADS threads.  out raw.

@@ -30,24 +30,23 @@ struct kv8 {
 
 /* K and V of a head, in items: of each tile the PARTS parts of K, then those of V. */
 template <typename KV, int PART, int LOADS> struct kv_source {
-    device const KV *kv; /* K of page 0 */
+    device uint8_t *kv; /* of page 0 */
     device const uint *pages;
-    ulong page_values; /* V is half as many behind K */
+    uint kv_heads, head;
     uint end;
 
     /* A thread's LOADS times 8 values of an item.  What lies beyond the end may be anything, and a weight of zero would not hide it: it is
      * taken for zero. */
     void fetch(uint item, uint thread_index, thread kv8 (&to)[LOADS]) const {
         const uint parts = ROW_VALUES / PART, first = item / (2 * parts) * TILE_POSITIONS, part = item % parts * PART;
-        const ulong v = item / parts % 2 * (page_values / 2);
+        const uint v = item / parts % 2;
 #pragma unroll
         for (uint i = 0; i < LOADS; i++) {
             const uint load = thread_index + i * METAL_PREFILL_THREADS, position = first + load / (PART / 8);
             to[i].a = to[i].b = float4(0.0f);
-            if (position < end)
-                load_kv8(kv + pages[position / METAL_PAGE_TOKENS] * page_values + v + position % METAL_PAGE_TOKENS * ROW_VALUES + part +
-                             load % (PART / 8) * 8,
-                         to[i].a, to[i].b);
+            if (position >= end) continue;
+            const ulong block = ((ulong)pages[position / METAL_PAGE_TOKENS] * 2 + v) * kv_heads + head;
+            kv_row<KV>(kv, block, position % METAL_PAGE_TOKENS).load(part + load % (PART / 8) * 8, to[i].a, to[i].b);
         }
     }
 };
@@ -82,9 +81,10 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
     const uint splits = max(t.long_splits, 1u), own_tiles = (all_tiles + splits - 1) / splits;
     const uint first_tile = min(group.z * own_tiles, all_tiles), tiles = min(first_tile + own_tiles, all_tiles);
     kv_source<KV, PART, LOADS> cache;
-    cache.kv = (device const KV *)a.kv + (ulong)head * METAL_PAGE_TOKENS * ROW_VALUES;
+    cache.kv = a.kv;
     cache.pages = t.page_table + segment.first_page;
-    cache.page_values = (ulong)2 * a.kv_heads * METAL_PAGE_TOKENS * ROW_VALUES;
+    cache.kv_heads = a.kv_heads;
+    cache.head = head;
     cache.end = end;
 
     threadgroup T *buffers = (threadgroup T *)shared;
@@ -228,3 +228,5 @@ KERNEL_INSTANCE("attention_kf32_exact", attention<float, float>)
 KERNEL_INSTANCE("attention_kb16_exact", attention<uint16_t, float>)
 KERNEL_INSTANCE("attention_kf32_fast", attention<float, half>)
 KERNEL_INSTANCE("attention_kb16_fast", attention<uint16_t, half>)
+KERNEL_INSTANCE("attention_kq8_exact", attention<int8_t, float>)
+KERNEL_INSTANCE("attention_kq8_fast", attention<int8_t, half>)

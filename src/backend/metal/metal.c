@@ -33,8 +33,6 @@ static calla_status check_shape(const backend *b, calla_error *err) {
     if (b->limits.deterministic)
         return error_set(err, CALLA_E_UNSUPPORTED,
                          "the metal backend's sums depend on what else is in a batch: leave out --deterministic, or use --device cpu");
-    if (b->limits.kv != CALLA_KV_BF16 && b->limits.kv != CALLA_KV_F32)
-        return error_set(err, CALLA_E_UNSUPPORTED, "the metal backend keeps keys and values in bf16 or f32: use --kv bf16");
     for (uint32_t i = 0; i < s->layers; i++) {
         const layer_weights *l = &b->w->layer[i];
         if (l->expert_gate.bits == l->expert_up.bits && l->expert_gate.group == l->expert_up.group &&

@@ -169,7 +169,10 @@ static metal_gdn_args gdn_args(const builder *u) {
                             .beyond = UINT32_MAX};
 }
 
-static const char *kv_format(const backend *b) { return b->limits.kv == CALLA_KV_F32 ? "_kf32" : "_kb16"; }
+static const char *kv_format(const backend *b) {
+    static const char *const names[] = {[CALLA_KV_BF16] = "_kb16", [CALLA_KV_F32] = "_kf32", [CALLA_KV_Q8] = "_kq8"};
+    return names[b->limits.kv];
+}
 
 static metal_attention_args attention_args(const builder *u) {
     const backend *b = u->b;

@@ -62,6 +62,18 @@ kernel void gather_rows(constant metal_gather_args &a [[buffer(0)]], constant me
 
 static void put_kv(device float *p, float x) { *p = x; }
 static void put_kv(device uint16_t *p, float x) { *p = float_to_bf16(x); }
+/* A row whose values l, l + 32, … lane l has. */
+template <typename KV> static void put_row(kv_row<KV> to, thread const float (&v)[8], uint lane) {
+    for (uint i = 0; i < 8; i++) put_kv(to.values + i * 32 + lane, v[i]);
+}
+static void put_row(kv_row<int8_t> to, thread const float (&v)[8], uint lane) {
+    for (uint g = 0; g < KV_ROW_SCALES; g++) {
+        const float most = simd_max(max(fabs(v[2 * g]), fabs(v[2 * g + 1]))), inverse = kv_inverse(most);
+        to.codes[g * KV_SCALED + lane] = int8_t(rint(v[2 * g] * inverse));
+        to.codes[g * KV_SCALED + 32 + lane] = int8_t(rint(v[2 * g + 1] * inverse));
+        if (lane == 0) to.scales[g] = most / 127.0f;
+    }
+}
 
 /* One simdgroup per row and head: of queries, then keys, then values.  Lane l has values l, l + 32, …, so that pairs (l, l + 32) are its
  * own. */
@@ -94,11 +106,11 @@ kernel void attention_write(constant metal_attention_args &a [[buffer(0)]], cons
     device const metal_segment &segment = t.segment[t.segment_of[row]];
     const uint position = t.positions[row], page = t.page_table[segment.first_page + position / METAL_PAGE_TOKENS];
     const uint block = (page * 2 + (head >= values)) * a.kv_heads + (head - keys) % a.kv_heads;
-    device KV *to = (device KV *)a.kv + ((ulong)block * METAL_PAGE_TOKENS + position % METAL_PAGE_TOKENS) * ROW_HEAD;
-    for (uint i = 0; i < 8; i++) put_kv(to + i * 32 + lane, v[i]);
+    put_row(kv_row<KV>(a.kv, block, position % METAL_PAGE_TOKENS), v, lane);
 }
 KERNEL_INSTANCE("attention_write_kf32", attention_write<float>)
 KERNEL_INSTANCE("attention_write_kb16", attention_write<uint16_t>)
+KERNEL_INSTANCE("attention_write_kq8", attention_write<int8_t>)
 
 /* ---- experts ---- */
 

@@ -22,11 +22,6 @@ static_assert(sizeof(attention_shared) <= METAL_TG_ATTENTION, "args.h");
 
 /* ---- cache ---- */
 
-static float4 load_kv(device const float *p) { return *(device const float4 *)p; }
-static float4 load_kv(device const uint16_t *p) {
-    const uint2 v = *(device const uint2 *)p;
-    return float4(bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y));
-}
 static void store_kv(device float *p, float4 v) { *(device float4 *)p = v; }
 static void store_kv(device uint16_t *p, float4 v) {
     const uint a = (uint)float_to_bf16(v.x) | (uint)float_to_bf16(v.y) << 16, b = (uint)float_to_bf16(v.z) | (uint)float_to_bf16(v.w) << 16;
@@ -35,9 +30,9 @@ static void store_kv(device uint16_t *p, float4 v) {
 
 /* A position's row of K (v = 0) or V (v = 1). */
 template <typename KV>
-static device KV *kv_row(constant metal_attention_args &a, device const uint32_t *pages, uint v, uint head, uint position) {
+static kv_row<KV> row_of_kv(constant metal_attention_args &a, device const uint32_t *pages, uint v, uint head, uint position) {
     const ulong block = ((ulong)pages[position / METAL_PAGE_TOKENS] * 2 + v) * a.kv_heads + head;
-    return (device KV *)a.kv + (block * METAL_PAGE_TOKENS + position % METAL_PAGE_TOKENS) * HEAD;
+    return kv_row<KV>(a.kv, block, position % METAL_PAGE_TOKENS);
 }
 
 /* ---- queries and keys: one simdgroup, values 8·lane … of each lane ---- */
@@ -51,6 +46,25 @@ static eight load_eight(device const float *p) {
     x.a = *(device const float4 *)p;
     x.b = *(device const float4 *)(p + 4);
     return x;
+}
+
+/* Stores a row. */
+template <typename KV> static void store_row(kv_row<KV> to, eight x, uint lane) {
+    store_kv(to.values + lane * 8, x.a);
+    store_kv(to.values + lane * 8 + 4, x.b);
+}
+static void store_row(kv_row<int8_t> to, eight x, uint lane) { /* eight lanes share a scale */
+    const float4 m = max(fabs(x.a), fabs(x.b));
+    float most = max(max(m.x, m.y), max(m.z, m.w));
+    most = max(most, simd_shuffle_xor(most, 1));
+    most = max(most, simd_shuffle_xor(most, 2));
+    most = max(most, simd_shuffle_xor(most, 4));
+    const float inverse = kv_inverse(most);
+    const float4 a = rint(x.a * inverse), b = rint(x.b * inverse);
+    device uint2 *codes = (device uint2 *)(to.codes + lane * 8);
+    *codes = uint2((uint(int(a.x)) & 0xFF) | (uint(int(a.y)) & 0xFF) << 8 | (uint(int(a.z)) & 0xFF) << 16 | uint(int(a.w)) << 24,
+                   (uint(int(b.x)) & 0xFF) | (uint(int(b.y)) & 0xFF) << 8 | (uint(int(b.z)) & 0xFF) << 16 | uint(int(b.w)) << 24);
+    if (lane % 8 == 0) to.scales[lane / 8] = most / 127.0f;
 }
 
 /* rmsnorm(x) · gain, then the first 64 values rotated in pairs (j, j + 32): those of lanes l and l + 4, for l < 4. */
@@ -115,9 +129,7 @@ kernel void step_attention(constant metal_attention_args &a [[buffer(0)]], const
     if (a.write && last == n && simdgroup < 2) { /* K by the first simdgroup, V by the second */
         device const float *keys = in + a.heads * 2 * HEAD + head * HEAD;
         const eight x = simdgroup == 0 ? norm_rotate(keys, a.k_gain, rotary, a.norm_eps, lane) : load_eight(keys + a.kv_heads * HEAD + lane * 8);
-        device KV *to = kv_row<KV>(a, pages, simdgroup, head, n - 1) + lane * 8;
-        store_kv(to, x.a);
-        store_kv(to + 4, x.b);
+        store_row(row_of_kv<KV>(a, pages, simdgroup, head, n - 1), x, lane);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);
 
@@ -143,7 +155,7 @@ kernel void step_attention(constant metal_attention_args &a [[buffer(0)]], const
 #pragma unroll(4)
         for (uint i = simdgroup; i < keys; i += SIMDGROUPS) {
             float4 ka, kb;
-            load_kv8(kv_row<KV>(a, pages, 0, head, begin + i) + lane * 8, ka, kb);
+            row_of_kv<KV>(a, pages, 0, head, begin + i).load(lane * 8, ka, kb);
             float product[GROUP];
 #pragma unroll
             for (uint j = 0; j < GROUP; j++) product[j] = j < heads ? dot(qa[j], ka) + dot(qb[j], kb) : 0.0f;
@@ -176,7 +188,7 @@ kernel void step_attention(constant metal_attention_args &a [[buffer(0)]], const
             if (j < heads) acc[j] *= h.scale[j];
 #pragma unroll(4)
         for (uint i = parity; i < keys; i += 2) {
-            const float4 v = load_kv((device const KV *)kv_row<KV>(a, pages, 1, head, begin + i) + value);
+            const float4 v = row_of_kv<KV>(a, pages, 1, head, begin + i).load(value);
             const float4 p0 = h.p[i][0], p1 = h.p[i][1];
             acc[0] += p0.x * v;
             if (heads > 1) acc[1] += p0.y * v;
@@ -207,6 +219,7 @@ kernel void step_attention(constant metal_attention_args &a [[buffer(0)]], const
 }
 KERNEL_INSTANCE("step_attention_kf32", step_attention<float>)
 KERNEL_INSTANCE("step_attention_kb16", step_attention<uint16_t>)
+KERNEL_INSTANCE("step_attention_kq8", step_attention<int8_t>)
 
 /* ---- the splits of a row and head ---- */
 
