@@ -1,4 +1,4 @@
-/* test_prefill_kernels.cu: the kernels of prompts against double arithmetic on the CPU, over odd sizes; then their speed at the sizes of the
+/* test_prefill_kernels.cu: the kernels of prompts, and the products of single rows, against double arithmetic on the CPU, over odd sizes; then the speed at the sizes of the
  * model.  A program of its own, for a machine with a GPU: prints a line for each check and `N passed, N failed`.
  *
  *     test_prefill_kernels [check | small | time | profile]
@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/step.h"
 
 using std::vector;
 
@@ -215,6 +215,86 @@ static void check_gemm(product kind, uint32_t bits, uint32_t subs, uint32_t rows
     snprintf(name, sizeof name, "gemm %s q%u/%u rows %u outputs %u inputs %u", names[kind], bits, subs, rows, outputs, cols);
     judge_close(name, want, got, kind == SWIGLU ? 5e-3 : GEMM_LIMIT);
     if (!margins) judge(name, false, NAN);
+}
+
+/* ---- products of few rows ---- */
+
+static const cuda_device &step_device(uint32_t parts) {
+    static cuda_device d;
+    if (!d.multiprocessors) {
+        cudaDeviceProp p;
+        int shared = 0;
+        CUDA(cudaGetDeviceProperties(&p, 0));
+        CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+        d.multiprocessors = (uint32_t)p.multiProcessorCount, d.shared_bytes = (uint32_t)shared - 16384;
+        CUDA(linear_prepare(&d));
+    }
+    d.parts = parts;
+    return d;
+}
+
+/* What the source makes of value k of a row, in double. */
+static double step_value(const step_input &in, const float *x, const float *gain, const float *gate, uint32_t k, uint32_t cols) {
+    if (in.source == STEP_PLAIN) return x[k];
+    if (in.source == STEP_GATED) return x[k] / (1 + exp(-(double)gate[k / 256 * 512 + 256 + k % 256]));
+    const uint32_t n = in.source == STEP_NORM ? cols : 128, first = in.source == STEP_NORM ? 0 : k / 128 * 128;
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++) squares += (double)x[first + i] * x[first + i];
+    const double y = x[k] * gain[k - first] / sqrt(squares / n + (double)in.eps);
+    return in.source == STEP_NORM ? y : y * silu(gate[k]);
+}
+
+/* Of one row and two parts: its input is rounded to 1/32512 of the largest of a group, here up to 20 where the root mean square is 1.7:
+ * 20 / 32512 / √12 / 1.7 = 1.05e-4 on average if every group had such a value. */
+static const double STEP_LIMIT = 1.5e-4;
+
+/* Some values are much larger than the others: what is cut into groups must not lose the small ones of the next group. */
+static void check_step(step_source source, uint32_t parts, uint32_t rows, uint32_t outputs, uint32_t cols, bool add, double limit) {
+    static const char *const names[] = {"plain", "norm", "gated norm", "gated"};
+    const uint32_t gate_stride = 2 * cols;
+    host_mat w = make_mat(1, outputs, cols, 4, 1);
+    vector<float> x((size_t)rows * cols), gain(cols), gate((size_t)rows * gate_stride), before((size_t)rows * outputs);
+    for (auto &v : x) v = random_float() * (random_bits() % 50 ? 1.0f : 20.0f);
+    for (auto &v : gain) v = random_float();
+    for (auto &v : gate) v = random_float() * 3;
+    for (auto &v : before) v = random_float();
+    device_array<float> dx(x), dgain(gain), dgate(gate), out(before);
+    step_linear a = {};
+    a.w = w.m, a.out = out.data, a.out_stride = outputs, a.rows = rows, a.add = add;
+    a.in.source = source, a.in.x = dx.data, a.in.x_stride = cols, a.in.gain = dgain.data, a.in.gate = dgate.data;
+    a.in.gate_stride = gate_stride, a.in.eps = 1e-6f;
+    if (!add) out.poison();
+    step_run_linear(&step_device(parts), &a, false, 0);
+    finish();
+    vector<double> want;
+    for (uint32_t r = 0; r < rows; r++) {
+        vector<double> v(cols);
+        for (uint32_t k = 0; k < cols; k++)
+            v[k] = step_value(a.in, &x[(size_t)r * cols], gain.data(), &gate[(size_t)r * gate_stride], k, cols);
+        for (uint32_t o = 0; o < outputs; o++) {
+            double sum = add ? before[(size_t)r * outputs + o] : 0;
+            for (uint32_t k = 0; k < cols; k++) sum += w.value[(size_t)o * cols + k] * v[k];
+            want.push_back(sum);
+        }
+    }
+    char name[128];
+    snprintf(name, sizeof name, "step %s, %u parts, rows %u outputs %u inputs %u%s", names[source], parts, rows, outputs, cols,
+             add ? " add" : "");
+    judge_close(name, want, out.get(), limit);
+}
+
+static void check_steps(bool small) {
+    static const uint32_t sizes[][2] = {{1, 64},     {15, 128},    {16, 192},    {17, 256},     {100, 320},    {33, 512},
+                                        {130, 1024}, {2048, 4096}, {2100, 2048}, {12352, 2048}, {20000, 2048}, {40001, 256}};
+    for (const auto &s : sizes) {
+        if (small && s[0] > 200) continue;
+        for (step_source source : {STEP_PLAIN, STEP_NORM}) check_step(source, 2, 1, s[0], s[1], source == STEP_PLAIN, STEP_LIMIT);
+        if (s[1] % 128 == 0) check_step(STEP_GATED_NORM, 2, 1, s[0], s[1], true, STEP_LIMIT);
+        if (s[1] % 256 == 0) check_step(STEP_GATED, 2, 1, s[0], s[1], true, STEP_LIMIT);
+    }
+    for (uint32_t cols : {32, 96, 160, 2016}) check_step(STEP_PLAIN, 2, 1, 50, cols, false, STEP_LIMIT);
+    check_step(STEP_NORM, 2, 3, 100, 320, false, 2e-5);
+    check_step(STEP_NORM, 3, 2, 100, 320, false, 2e-6);
 }
 
 /* ---- experts ---- */
@@ -445,6 +525,7 @@ static void check_gdn(uint32_t keys, uint32_t values, uint32_t rows, bool contin
 }
 
 static void run_checks(bool small) {
+    check_steps(small);
     static const uint32_t formats[][2] = {{4, 1}, {4, 2}, {8, 1}, {8, 2}, {16, 1}};
     for (auto &f : formats) {
         check_gemm(STORE, f[0], f[1], 33, 200, f[1] == 2 ? 96 : 192);

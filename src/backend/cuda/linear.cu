@@ -2,8 +2,9 @@
  *
  * The inputs of a row tile (16 outputs) are split over 1, 2, 4 or 8 warps, as many as it takes to have work for all warps of the device;
  * the block's 8 warps take 8, 4, 2 or 1 row tiles at a time.  Each warp has RING chunks of weights on their way to shared memory, the first
- * of them before the block waits for its inputs; a place is filled anew as soon as it is used, across row tiles. */
-#include "backend/cuda/gemv.cuh"
+ * of them before the block waits for its inputs; a place is filled anew as soon as it is used, across row tiles.  One row in fast precision
+ * and the usual format goes another way (int_gemv.cuh). */
+#include "backend/cuda/int_gemv.cuh"
 
 namespace calla {
 
@@ -153,6 +154,32 @@ __device__ __forceinline__ uint64_t logit_key(float x, uint32_t id) {
 
 __device__ __forceinline__ uint64_t max_key(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* From the largest of each thread, of row threadIdx % rows of the block's rows, to the largest of all, in the block that comes last. */
+__device__ __forceinline__ void pick_largest(const step_head &a, uint32_t first_row, uint32_t rows, uint64_t best) {
+    __shared__ uint64_t bests[GEMV_THREADS];
+    bests[threadIdx.x] = best;
+    __syncthreads();
+    const uint32_t r = threadIdx.x / WARP; /* a warp looks through one row's threads, every rows-th */
+    if (r < rows) {
+        best = 0;
+        for (uint32_t i = threadIdx.x % WARP * rows + r; i < GEMV_THREADS / rows * rows; i += WARP * rows) best = max_key(best, bests[i]);
+        for (int step = WARP / 2; step; step /= 2) best = max_key(best, __shfl_xor_sync(0xFFFFFFFFu, best, step));
+        if (threadIdx.x % WARP == 0) a.best[(size_t)(first_row + r) * STEP_HEAD_BLOCKS + blockIdx.x] = best;
+    }
+    if (!is_last_block(a.counter, gridDim.x * gridDim.y)) return;
+    for (uint32_t row = threadIdx.x / WARP; row < a.wanted; row += GEMV_WARPS) {
+        uint64_t key = 0;
+        for (uint32_t i = threadIdx.x % WARP; i < gridDim.x; i += WARP)
+            key = max_key(key, __ldcg(a.best + (size_t)row * STEP_HEAD_BLOCKS + i));
+        for (int step = WARP / 2; step; step /= 2) key = max_key(key, __shfl_xor_sync(0xFFFFFFFFu, key, step));
+        if (threadIdx.x % WARP) continue;
+        const int32_t id = key ? (int32_t)(0xFFFFFFFFu - (uint32_t)key) : -1;
+        a.largest[row] = id;
+        for (uint32_t i = 0; i < a.batch.counts->samples; i++)
+            if (a.batch.sample_of[i] == row) a.picked[i] = id;
+    }
+}
+
 template <int NB, bool FAST>
 __global__ void __launch_bounds__(GEMV_THREADS)
     head_kernel(const __grid_constant__ step_head a, uint32_t block_rows, uint32_t parts, uint32_t warps) {
@@ -174,29 +201,46 @@ __global__ void __launch_bounds__(GEMV_THREADS)
             a.logits[(size_t)(b.first_row + r) * a.vocabulary + o] = v;
             if (o < tokens) best = max_key(best, logit_key(v, o));
         });
-    __shared__ uint64_t bests[GEMV_THREADS];
-    bests[threadIdx.x] = best;
-    __syncthreads();
-    const uint32_t r = threadIdx.x / WARP; /* a warp looks through one row's threads, every rows-th */
-    if (r < b.x.rows) {
-        best = 0;
-        for (uint32_t i = threadIdx.x % WARP * b.x.rows + r; i < GEMV_THREADS / b.x.rows * b.x.rows; i += WARP * b.x.rows)
-            best = max_key(best, bests[i]);
-        for (int step = WARP / 2; step; step /= 2) best = max_key(best, __shfl_xor_sync(0xFFFFFFFFu, best, step));
-        if (threadIdx.x % WARP == 0) a.best[(size_t)(b.first_row + r) * STEP_HEAD_BLOCKS + blockIdx.x] = best;
-    }
-    if (!is_last_block(a.counter, gridDim.x * gridDim.y)) return;
-    for (uint32_t row = threadIdx.x / WARP; row < a.wanted; row += GEMV_WARPS) {
-        uint64_t key = 0;
-        for (uint32_t i = threadIdx.x % WARP; i < gridDim.x; i += WARP)
-            key = max_key(key, __ldcg(a.best + (size_t)row * STEP_HEAD_BLOCKS + i));
-        for (int step = WARP / 2; step; step /= 2) key = max_key(key, __shfl_xor_sync(0xFFFFFFFFu, key, step));
-        if (threadIdx.x % WARP) continue;
-        const int32_t id = key ? (int32_t)(0xFFFFFFFFu - (uint32_t)key) : -1;
-        a.largest[row] = id;
-        for (uint32_t i = 0; i < a.batch.counts->samples; i++)
-            if (a.batch.sample_of[i] == row) a.picked[i] = id;
-    }
+    pick_largest(a, b.first_row, b.x.rows, best);
+}
+
+/* ---- one row, fast: int_gemv.cuh ---- */
+
+constexpr uint32_t INT_DEPTH_FEW = 2, INT_DEPTH = 6, INT_DEPTH_HEAD = 8;
+
+template <step_source SOURCE, int DEPTH>
+__global__ void __launch_bounds__(GEMV_THREADS, 2) int_linear_kernel(const __grid_constant__ step_linear a, uint32_t per_block) {
+    extern __shared__ uint4 shared[];
+    __shared__ int_share h;
+    launch_dependents();
+    prefetch_gain(a.in, a.w.cols);
+    const uint32_t first = blockIdx.x * per_block;
+    int_row_tiles<SOURCE, DEPTH>(a.w, a.in, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared), h,
+                                 [&](uint32_t o, float v) { a.out[o] = a.add ? a.out[o] + v : v; });
+}
+
+__global__ void __launch_bounds__(GEMV_THREADS, 1) int_head_kernel(const __grid_constant__ step_head a, uint32_t per_block) {
+    extern __shared__ uint4 shared[];
+    __shared__ int_share h;
+    uint64_t best = 0;
+    const uint32_t tokens = a.batch.counts->tokens, first = blockIdx.x * per_block;
+    launch_dependents();
+    prefetch_gain(a.in, a.w.cols);
+    int_row_tiles<STEP_NORM, INT_DEPTH_HEAD>(a.w, a.in, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared),
+                                             h, [&](uint32_t o, float v) {
+                                                 a.logits[o] = v;
+                                                 if (o < tokens) best = max_key(best, logit_key(v, o));
+                                             });
+    pick_largest(a, 0, 1, best);
+}
+
+/* Row tiles of a block so that the blocks fill the device once. */
+static uint32_t int_per_block(const cuda_device *d, const cuda_mat &w) {
+    return (w.row_tiles + d->multiprocessors - 1) / d->multiprocessors;
+}
+
+static bool takes_int(const cuda_device *d, const cuda_mat &w, uint32_t rows) {
+    return d->parts == 2 && rows == 1 && w.bits == 4 && w.subs == 1 && int_ring_bytes(INT_DEPTH_HEAD) <= d->shared_bytes;
 }
 
 struct linear_shape {
@@ -240,7 +284,24 @@ template <int NB> static void run_linear_from(const cuda_device *d, const step_l
     }
 }
 
+template <step_source SOURCE> static void run_int(const cuda_device *d, const step_linear *a, bool early, cudaStream_t stream) {
+    const uint32_t per = int_per_block(d, a->w), blocks = (a->w.row_tiles + per - 1) / per;
+    if (per == 1)
+        launch(int_linear_kernel<SOURCE, INT_DEPTH_FEW>, dim3(blocks), GEMV_THREADS, int_ring_bytes(INT_DEPTH_FEW), early, stream, *a, per);
+    else
+        launch(int_linear_kernel<SOURCE, INT_DEPTH>, dim3(blocks), GEMV_THREADS, int_ring_bytes(INT_DEPTH), early, stream, *a, per);
+}
+
 void step_run_linear(const cuda_device *d, const step_linear *a, bool early, cudaStream_t stream) {
+    if (takes_int(d, a->w, a->rows)) {
+        switch (a->in.source) {
+        case STEP_PLAIN: run_int<STEP_PLAIN>(d, a, early, stream); break;
+        case STEP_NORM: run_int<STEP_NORM>(d, a, early, stream); break;
+        case STEP_GATED_NORM: run_int<STEP_GATED_NORM>(d, a, early, stream); break;
+        case STEP_GATED: run_int<STEP_GATED>(d, a, early, stream); break;
+        }
+        return;
+    }
     const uint32_t rows = rows_per_block(d, a->w.col_tiles, a->rows);
     if (rows * d->parts <= 8)
         run_linear_from<1>(d, a, rows, early, stream);
@@ -256,6 +317,12 @@ template <int NB> static void run_head(const cuda_device *d, const step_head *a,
 }
 
 void step_run_head(const cuda_device *d, const step_head *a, bool early, cudaStream_t stream) {
+    if (takes_int(d, a->w, a->wanted) && d->multiprocessors <= STEP_HEAD_BLOCKS) {
+        const uint32_t per = int_per_block(d, a->w);
+        launch(int_head_kernel, dim3((a->w.row_tiles + per - 1) / per), GEMV_THREADS, int_ring_bytes(INT_DEPTH_HEAD), early, stream, *a,
+               per);
+        return;
+    }
     const uint32_t rows = rows_per_block(d, a->w.col_tiles, a->wanted);
     if (rows * d->parts <= 8)
         run_head<1>(d, a, rows, early, stream);
@@ -275,8 +342,20 @@ template <int NB, bool FAST> static cudaError_t allow_all(uint32_t bytes) {
     return e ? e : allow(head_kernel<NB, FAST>, bytes);
 }
 
+template <step_source SOURCE> static cudaError_t allow_int(void) {
+    const cudaError_t e = allow(int_linear_kernel<SOURCE, INT_DEPTH_FEW>, int_ring_bytes(INT_DEPTH_FEW));
+    return e ? e : allow(int_linear_kernel<SOURCE, INT_DEPTH>, int_ring_bytes(INT_DEPTH));
+}
+
 cudaError_t linear_prepare(const cuda_device *d) {
     cudaError_t e = allow_all<1, true>(d->shared_bytes);
+    if (int_ring_bytes(INT_DEPTH_HEAD) <= d->shared_bytes) {
+        if (!e) e = allow_int<STEP_PLAIN>();
+        if (!e) e = allow_int<STEP_NORM>();
+        if (!e) e = allow_int<STEP_GATED_NORM>();
+        if (!e) e = allow_int<STEP_GATED>();
+        if (!e) e = allow(int_head_kernel, int_ring_bytes(INT_DEPTH_HEAD));
+    }
     if (!e) e = allow_all<1, false>(d->shared_bytes);
     if (!e) e = allow_all<2, true>(d->shared_bytes);
     return e ? e : allow_all<2, false>(d->shared_bytes);
