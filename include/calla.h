@@ -264,6 +264,14 @@ typedef struct calla_force {
     int32_t unless[CALLA_MAX_FORCED]; /* [n_unless]: an answer that has one of these by then is left alone */
 } calla_force;
 
+/* Says before each token what it may be, as a matcher does.  Called on the engine's thread.  mask may be asked twice for the same token (a
+ * step was given up); took comes once for each.  What is forced outranks the guide.  A mask that allows no token ends the job with an error. */
+typedef struct calla_guide {
+    const uint32_t *(*mask)(void *user);  /* a bit for each of info.vocabulary tokens, valid until the next call; NULL: anything */
+    void (*took)(void *user, int32_t id); /* a token of the answer, forced ones too; before its event */
+    void *user;                           /* not the job's: must be there until its DONE event */
+} calla_guide;
+
 typedef struct calla_generate_options {
     calla_sampling sampling; /* bias arrays are copied */
     uint32_t max_tokens;     /* 0: until the context window is full */
@@ -271,6 +279,7 @@ typedef struct calla_generate_options {
     uint32_t n_top_logprobs; /* at most CALLA_MAX_TOP_LOGPROBS */
     bool ignore_stop;        /* do not end at stop ids */
     calla_force force;
+    calla_guide guide; /* mask NULL: none */
 } calla_generate_options;
 
 calla_status calla_session_open(calla_engine *engine, calla_session **out, calla_error *err);

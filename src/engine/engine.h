@@ -51,6 +51,7 @@ typedef struct job {
     calla_force force;                                /* n becomes 0 once it is settled that nothing (more) is forced */
     uint32_t forced;                                  /* of its ids, made so far */
     uint32_t *mask;                                   /* bitset of the vocabulary, owned: what the next token may be; only with force */
+    calla_guide guide;                                /* the caller's; mask NULL: none */
     uint32_t max_tokens;                              /* at least 1, except when the window is full */
     uint32_t made;                                    /* tokens generated */
     uint32_t prompt_from, prompt_tokens, prompt_done; /* prompt_from: tokens in the model when the job was first admitted */
@@ -120,8 +121,8 @@ void *engine_thread(void *engine);
  * the session from here on, whatever is returned. */
 calla_status session_start(calla_session *s, calla_error *err);
 
-/* force.c: the tokens that a job is made to take.  check: CALLA_E_ARGUMENT if they cannot be.  mask: what the next token may be, NULL:
- * anything.  took: token id was made. */
+/* force.c: what the next token of a job may be, by its forced tokens and its guide; NULL: anything.  check: CALLA_E_ARGUMENT if the tokens
+ * cannot be forced.  took: token id was made. */
 calla_status force_check(const calla_force *f, const calla_engine_info *info, calla_error *err);
 const uint32_t *force_mask(job *j, const calla_engine *e);
 void force_took(job *j, int32_t id);

@@ -293,7 +293,11 @@ static void deliver(calla_engine *e, uint32_t i) {
     empty_slot(s->slot); /* the next generate must have something left to process */
     pthread_mutex_unlock(&e->lock);
     calla_error err;
-    error_set(&err, CALLA_E_INTERNAL, "the model gave no token: all logits are NaN or -infinity; the weights may be damaged");
+    if (s->job.guide.mask)
+        error_set(&err, CALLA_E_INTERNAL,
+                  "no token is left: those that the guide allows have logits of NaN or -infinity, or it allows none");
+    else
+        error_set(&err, CALLA_E_INTERNAL, "the model gave no token: all logits are NaN or -infinity; the weights may be damaged");
     finish(e, s, CALLA_FINISH_ERROR, &err);
 }
 

@@ -108,6 +108,7 @@ static calla_status fill_job(calla_session *s, const calla_generate_options *o, 
     j->sampling.logprob = o->logprobs || o->n_top_logprobs;
     j->sampling.n_top = o->n_top_logprobs;
     j->force = o->force;
+    j->guide = o->guide;
     calla_status status = reserve(s, s->n_ids + j->max_tokens, err);
     if (!status && o->force.n) {
         j->mask = mem_array((info->vocabulary + 31u) / 32, sizeof *j->mask);
@@ -135,6 +136,8 @@ calla_status calla_session_generate(calla_session *s, const calla_generate_optio
                          CALLA_MAX_TOP_LOGPROBS);
     calla_status status = sampling_check(&options->sampling, s->engine->info.vocabulary_rows, err);
     if (!status) status = force_check(&options->force, &s->engine->info, err);
+    if (!status && options->guide.mask && !options->guide.took)
+        status = error_set(err, CALLA_E_ARGUMENT, "guide: mask is given, but took is NULL");
     if (status) return status;
     pthread_mutex_lock(&s->engine->lock);
     status = check_idle(s, err);
