@@ -23,7 +23,7 @@ struct server {
     server_limits limits;
     uint32_t drain_ms;
     bool no_signals;
-    char host[256];            /* as asked for */
+    char host[256]; /* as asked for */
     uint16_t port;
     char url[320];
     int32_t think_end_id, call_id; /* </think> and <tool_call>, or -1 */
