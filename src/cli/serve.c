@@ -21,6 +21,7 @@ int command_serve(const options *o) {
             .key_file = o->value[OPTION_KEY_FILE].text,
             .allow_hosts = o->value[OPTION_ALLOW_HOST].text,
             .cors = o->value[OPTION_CORS].text,
+            .log_prompts = o->value[OPTION_LOG_PROMPTS].given,
             .insecure = o->value[OPTION_INSECURE].given,
             .limits = {.requests = (uint32_t)o->value[OPTION_REQUESTS].integer},
         };

@@ -9,8 +9,10 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "server/entropy.h"
 #include "server/reply.h"
 
@@ -71,32 +73,69 @@ static void leave(completion *c) {
     if (--c->busy == 0 && !c->connection && !c->with_worker) destroy(c);
 }
 
+/* What the log says of an answer: times in ms, rate in tokens a second.  Never a word of it. */
+static void write_note(const completion *c, char *out, size_t n) {
+    uint64_t tokens, reasoning;
+    if (!c->choices) return; /* it never came to one; the prompt may still be the worker's */
+    completion_usage(c, &tokens, &reasoning);
+    const double decode_s = (double)c->decode_ns / 1e9;
+    snprintf(out, n, "id=%s queue=%.1f prompt=%u cached=%u prefill=%.1f tokens=%llu decode=%.1f rate=%.1f end=%s", c->id,
+             (double)c->queue_ns / 1e6, c->prompt_tokens, c->cached_tokens, (double)c->prompt_ns / 1e6, (unsigned long long)tokens,
+             (double)c->decode_ns / 1e6, decode_s > 0 && tokens > 1 ? (double)(tokens - 1) / decode_s : 0.0, finish_name(c->outcome));
+}
+
+/* Counts an answer that is over.  Requests that start no job are no answers. */
+static void count_outcome(completion *c) {
+    if (!c->choices) return;
+    metrics *m = &c->server->metrics;
+    m->finished[c->outcome]++;
+    m->prompt_tokens += c->prompt_tokens;
+    m->cached_tokens += c->cached_tokens;
+    metrics_generation(m, (double)(clock_now_ns() - c->begun_ns) / 1e9);
+}
+
 /* The connection, no longer the completion's: what follows on it is the end of the reply. */
-static connection *detach(completion *c) {
+static connection *detach(completion *c, unsigned outcome) {
     connection *link = c->connection;
     c->connection = NULL;
-    if (link) link->reply.gone = link->reply.proceed = NULL;
+    if (!link) return NULL;
+    link->reply.gone = link->reply.proceed = NULL;
+    c->outcome = outcome;
+    count_outcome(c);
+    write_note(c, link->reply.note, sizeof link->reply.note);
     return link;
+}
+
+/* The engine has not told yet how long what was not finished took. */
+static void note_unfinished(completion *c) {
+    if (c->decode_ns || !c->choices) return;
+    const uint64_t now = clock_now_ns();
+    c->prompt_ns = (c->first_token_ns ? c->first_token_ns : now) - c->begun_ns;
+    c->decode_ns = c->first_token_ns ? now - c->first_token_ns : 0;
 }
 
 static void on_gone(void *user) {
     completion *c = user;
     enter(c);
-    detach(c);
+    note_unfinished(c);
+    detach(c, FINISH_ABORTED);
     atomic_store(&c->task.skip, true);
-    log_info("%s %s: the client left", c->dialect->name, c->id);
     leave(c);
 }
 
 static void fail(completion *c, const api_error *e) {
     if (!c->connection) return;
-    if (!c->connection->reply.begun) {
-        reply_error(detach(c), e);
-        return;
-    }
-    c->dialect->fail(c, e);
-    connection *link = detach(c);
-    if (link) reply_stream_end(link, false); /* nobody may take this for an answer that is whole */
+    const bool begun = c->connection->reply.begun;
+    if (begun) c->dialect->fail(c, e);
+    connection *link = detach(c, FINISH_ERROR);
+    if (!link) return;
+    char *note = link->reply.note;
+    const size_t n = strlen(note);
+    snprintf(note + n, sizeof link->reply.note - n, "%serror=%s", n ? " " : "", e->code ? e->code : "other");
+    if (!begun)
+        reply_error(link, e);
+    else
+        reply_stream_end(link, false); /* nobody may take this for an answer that is whole */
 }
 
 static void fail_with(completion *c, const calla_error *err) {
@@ -177,14 +216,14 @@ static void on_piece(void *user, const calla_piece *piece) {
 static void complete(completion *c) {
     if (c->own->stream) {
         c->dialect->end(c);
-        connection *link = detach(c);
+        connection *link = detach(c, c->n_choices ? c->choices[0].finish : COMPLETION_STOP);
         if (link) reply_stream_end(link, true);
         return;
     }
     buffer body = {0};
     c->dialect->whole(c, &body);
     char headers[HEADER_BYTES];
-    connection *link = detach(c);
+    connection *link = detach(c, c->n_choices ? c->choices[0].finish : COMPLETION_STOP);
     reply_json(link, 200, remark_headers(c, headers), &body);
     buffer_free(&body);
 }
@@ -198,6 +237,10 @@ static completion_finish finish_of(const completion_choice *choice, calla_finish
 static void finish_choice(completion_choice *choice, const job_result *result) {
     completion *c = choice->completion;
     calla_error err;
+    metrics_queue(&c->server->metrics, (double)result->queue_ns / 1e9);
+    if (result->queue_ns > c->queue_ns) c->queue_ns = result->queue_ns;
+    if (result->prompt_ns > c->prompt_ns) c->prompt_ns = result->prompt_ns;
+    if (result->decode_ns > c->decode_ns) c->decode_ns = result->decode_ns;
     if (result->finish == CALLA_FINISH_ERROR) {
         fail_with(c, &result->error);
         return;
@@ -229,10 +272,20 @@ static void finish_choice(completion_choice *choice, const job_result *result) {
     if (--c->live == 0 && c->connection) complete(c);
 }
 
+static void count_token(completion_choice *choice, const job_token *token) {
+    completion *c = choice->completion;
+    metrics *m = &c->server->metrics;
+    if (choice->completion_tokens++) metrics_between_tokens(m, (double)token->after_s);
+    m->completion_tokens++;
+    if (c->first_token_ns) return;
+    c->first_token_ns = clock_now_ns();
+    metrics_first_token(m, (double)(c->first_token_ns - c->begun_ns) / 1e9);
+}
+
 static void take_token(completion_choice *choice, const job_token *token) {
     completion *c = choice->completion;
     if (choice->stopped || choice->enough) return;
-    choice->completion_tokens++;
+    count_token(choice, token);
     if (token->is_stop) return;
     const bool reasoning = choice->in_reasoning, ends = token->id == c->server->think_end_id;
     if (ends) choice->in_reasoning = false;
@@ -365,6 +418,23 @@ static bool open_choices(completion *c) {
     return true;
 }
 
+/* As JSON strings, in lines short enough for the log. */
+static void log_prompts(const completion *c) {
+    enum { PIECE_BYTES = 800 };
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        const calla_prompt *p = &c->prompts[i];
+        for (size_t at = 0, n; at < p->n_text; at += n) {
+            n = p->n_text - at < PIECE_BYTES ? p->n_text - at : PIECE_BYTES;
+            n = utf8_valid(p->text + at, n); /* not cut within a character: the text itself is valid */
+            if (!n) return;
+            buffer line = {0};
+            json_append_string(&line, p->text + at, n);
+            log_info("prompt %s from byte %zu: %.1900s", c->id, at, line.n ? line.data : "");
+            buffer_free(&line);
+        }
+    }
+}
+
 static void start(completion *c) {
     calla_error err = {0};
     if (!c->n_choices) {
@@ -374,6 +444,7 @@ static void start(completion *c) {
     }
     if (!c->own->said_seed) c->own->sampling.seed = entropy_u64();
     c->connection->reply.proceed = on_proceed; /* not before: until then the completion may be the worker's */
+    if (c->server->log_prompts) log_prompts(c);
     if (!open_choices(c)) {
         fail_nomem(c, "the answers");
         return;
@@ -441,6 +512,7 @@ void completion_begin(connection *link, const completion_dialect *dialect) {
     c->own = own;
     conversation_init(own, &s->info);
     c->created = (int64_t)time(NULL);
+    c->begun_ns = clock_now_ns();
     entropy_id(dialect->id_prefix, 24, c->id);
     c->next = s->completions;
     if (c->next) c->next->prev = c;
@@ -488,7 +560,7 @@ buffer *completion_line(completion *c) {
 void completion_send(completion *c, const char *name) {
     if (!c->connection) return;
     if (c->line.failed) {
-        connection_kill(c->connection);
+        connection_abort(c->connection, ABORT_NO_MEMORY);
         return;
     }
     c->last_write_ns = clock_now_ns();

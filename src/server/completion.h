@@ -105,11 +105,14 @@ struct completion {
     completion *next, *prev;
     worker_task task;
     bool with_worker;
-    size_t held;     /* bytes of the body that count in server->upload_used */
-    bool prepared;   /* own and prompts are good */
-    api_error error; /* otherwise why not */
-    unsigned busy;   /* callbacks of this completion on the stack: it is freed when the last one returns */
-    uint32_t live;   /* choices not finished */
+    uint64_t begun_ns, first_token_ns;       /* the body was there; the first token of any choice was taken */
+    uint64_t queue_ns, prompt_ns, decode_ns; /* the longest of the choices that have ended */
+    unsigned outcome;                        /* finish_name of it */
+    size_t held;                             /* bytes of the body that count in server->upload_used */
+    bool prepared;                           /* own and prompts are good */
+    api_error error;                         /* otherwise why not */
+    unsigned busy;                           /* callbacks of this completion on the stack: it is freed when the last one returns */
+    uint32_t live;                           /* choices not finished */
     struct event *tick;
     uint64_t last_write_ns;
 };

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "server/entropy.h"
 #include "server/guard.h"
 #include "server/reply.h"
 #include "server/routes.h"
@@ -38,11 +39,23 @@ static void notify_gone(connection *c) {
     if (gone) gone(c->reply.user);
 }
 
-void connection_kill(connection *c) {
+/* The one line that the log has of a request; end: how it ended where that was not as it should. */
+static void log_request(const connection *c, const char *end) {
+    const http_request *q = &c->reader.request;
+    const double ms = (double)(clock_now_ns() - c->reply.begun_ns) / 1e6;
+    log_info("request %s %s %.64s %d %.1f ms%s%s%s%s", c->reply.id, q->method ? q->method : "-", q->method ? http_request_target(q) : "-",
+             c->reply.begun ? c->reply.status : 0, ms, *c->reply.note ? " " : "", c->reply.note, *end ? " aborted=" : "", end);
+}
+
+void connection_abort(connection *c, abort_cause cause) {
     if (c->dead) return;
     c->dead = true;
     server *s = c->server;
     notify_gone(c);
+    if (c->state == CONNECTION_REPLYING) {
+        log_request(c, abort_cause_name(cause));
+        s->metrics.aborted[cause]++;
+    }
     event_del(c->timer);
     bufferevent_disable(c->bev, EV_READ | EV_WRITE);
     if (c->prev)
@@ -73,7 +86,7 @@ void connection_reap(server *s) {
  * unread bytes would send RST, and a reset can overtake the reply (the client sees no 413, only a broken connection). */
 static void linger(connection *c) {
     if (c->eof) {
-        connection_kill(c);
+        connection_abort(c, ABORT_CLIENT_LEFT);
         return;
     }
     c->state = CONNECTION_LINGERING;
@@ -166,6 +179,8 @@ static void pump(connection *c) {
             c->reply.begun_ns = clock_now_ns();
             c->reply.keep_alive = false;
             c->reply.begun = c->reply.streaming = false;
+            c->reply.note[0] = 0;
+            entropy_id("req_", 16, c->reply.id);
             c->origin = NULL;
         }
         size_t used = 0;
@@ -189,9 +204,8 @@ static void pump(connection *c) {
 
 void connection_reply_ended(connection *c) {
     if (c->dead) return;
-    const double ms = (double)(clock_now_ns() - c->reply.begun_ns) / 1e6;
-    log_info("request %s %s %.64s %d %.1f ms", c->reply.id, c->reader.request.method ? c->reader.request.method : "-",
-             c->reader.request.method ? http_request_target(&c->reader.request) : "-", c->reply.status, ms);
+    log_request(c, "");
+    metrics_reply(&c->server->metrics, &c->reader.request, c->reply.status);
     c->reply.gone = c->reply.proceed = NULL;
     if (!c->reply.keep_alive || c->server->draining) {
         flush_and_close(c);
@@ -217,11 +231,11 @@ static bool socket_has_error(connection *c) {
 
 static void probe(connection *c) {
     if (c->reader.request.minor == 0) {
-        connection_kill(c);
+        connection_abort(c, ABORT_CLIENT_LEFT);
         return;
     }
     if (socket_has_error(c)) {
-        connection_kill(c);
+        connection_abort(c, ABORT_CLIENT_LEFT);
         return;
     }
     if (!c->probe_ns || clock_now_ns() - c->probe_ns >= PROBE_INTERVAL_MS * 1000000ull) {
@@ -237,7 +251,7 @@ static void probe(connection *c) {
 static void on_eof(connection *c) {
     c->eof = true;
     if (c->state == CONNECTION_LINGERING) {
-        connection_kill(c);
+        connection_abort(c, ABORT_CLIENT_LEFT);
         return;
     }
     if (c->state == CONNECTION_READING) pump(c);
@@ -255,7 +269,7 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
         return;
     }
     if (c->state != CONNECTION_READING || http_reader_idle(&c->reader)) {
-        connection_kill(c);
+        connection_abort(c, ABORT_CLIENT_LEFT);
         return;
     }
     api_error e;
@@ -296,8 +310,8 @@ static void on_event(struct bufferevent *bev, short what, void *user) {
     if (c->dead) return;
     if ((what & BEV_EVENT_EOF) && !(what & BEV_EVENT_ERROR))
         on_eof(c);
-    else
-        connection_kill(c); /* reset, or nothing was taken for write_ms */
+    else /* reset, or nothing was taken for write_ms */
+        connection_abort(c, what & BEV_EVENT_TIMEOUT ? ABORT_CLIENT_STUCK : ABORT_CLIENT_LEFT);
 }
 
 void connection_accept(server *s, evutil_socket_t fd) {
@@ -335,5 +349,5 @@ void connection_accept(server *s, evutil_socket_t fd) {
     const struct timeval write_limit = {.tv_sec = s->limits.write_ms / 1000, .tv_usec = (suseconds_t)(s->limits.write_ms % 1000 * 1000)};
     bufferevent_set_timeouts(bev, NULL, &write_limit);
     arm_reading(c);
-    if (bufferevent_enable(bev, EV_READ | EV_WRITE)) connection_kill(c);
+    if (bufferevent_enable(bev, EV_READ | EV_WRITE)) connection_abort(c, ABORT_NO_MEMORY);
 }

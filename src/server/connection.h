@@ -44,14 +44,16 @@ struct connection {
         bool begun, streaming, chunked, keep_alive;
         int status;
         uint64_t begun_ns;
-        char id[24];
+        char id[24];    /* of the request, as told in the reply and the log */
+        char note[256]; /* what the handler has to say of it in the log; empty: nothing */
     } reply;
 };
 
 /* Takes the socket.  On failure it is closed. */
 void connection_accept(server *s, evutil_socket_t fd);
-/* Ends it now, without a word; `gone` is called if a reply was under way.  Freed after the current callbacks. */
-void connection_kill(connection *c);
+/* Ends it now, without a word; `gone` is called if a reply was under way, and the cause is counted and logged.  Freed after the current
+ * callbacks. */
+void connection_abort(connection *c, abort_cause cause);
 /* The reply has been handed over in full. */
 void connection_reply_ended(connection *c);
 /* The server is draining: idle connections end, others end after their reply. */

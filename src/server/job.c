@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 
 struct mailbox {
@@ -29,6 +30,7 @@ struct job {
     char *queue; /* tokens of `stride` bytes each: head … tail, both growing; moved down when half is taken */
     size_t cap, head, tail, stride;
     uint32_t prompt_done, prompt_tokens, told_done;
+    uint64_t last_token_ns;
     bool lost; /* a token found no memory: the answer has a hole and fails */
     bool ended;
     job_result result;
@@ -49,6 +51,9 @@ static void push_token(job *j, const calla_event *event) {
         return;
     }
     job_token token = {.id = event->id, .is_stop = event->is_stop, .logprob = event->logprob, .n_top = event->n_top};
+    const uint64_t now = clock_now_ns();
+    if (j->last_token_ns) token.after_s = (float)(now - j->last_token_ns) / 1e9f;
+    j->last_token_ns = now;
     const uint32_t room = (uint32_t)((j->stride - offsetof(job_token, top)) / sizeof *token.top);
     if (token.n_top > room) token.n_top = room;
     for (uint32_t i = 0; i < token.n_top; i++) token.top[i] = event->top[i];

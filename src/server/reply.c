@@ -6,7 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "server/entropy.h"
 #include "server/routes.h"
 
 static const char OUT_OF_MEMORY[] =
@@ -19,7 +18,6 @@ static void write_head(connection *c, struct evbuffer *out, int status, const ch
     const time_t now = time(NULL);
     struct tm tm;
     if (gmtime_r(&now, &tm)) strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-    entropy_id("req_", 16, c->reply.id);
     c->reply.begun = true;
     c->reply.status = status;
     if (c->server->draining) c->reply.keep_alive = false;
@@ -39,7 +37,7 @@ static void write_head(connection *c, struct evbuffer *out, int status, const ch
 
 /* Moves out to the connection and frees it; kills the connection if anything was lost. */
 static void commit(connection *c, struct evbuffer *out, size_t expected) {
-    if (evbuffer_get_length(out) < expected || bufferevent_write_buffer(c->bev, out)) connection_kill(c);
+    if (evbuffer_get_length(out) < expected || bufferevent_write_buffer(c->bev, out)) connection_abort(c, ABORT_NO_MEMORY);
     evbuffer_free(out);
 }
 
@@ -47,7 +45,7 @@ void reply_send(connection *c, int status, const char *type, const char *headers
     if (c->dead) return;
     struct evbuffer *out = evbuffer_new();
     if (!out) {
-        connection_kill(c);
+        connection_abort(c, ABORT_NO_MEMORY);
         return;
     }
     write_head(c, out, status, type, headers);
@@ -59,11 +57,15 @@ void reply_send(connection *c, int status, const char *type, const char *headers
     connection_reply_ended(c);
 }
 
-void reply_json(connection *c, int status, const char *headers, const buffer *body) {
+void reply_buffer(connection *c, int status, const char *type, const char *headers, const buffer *body) {
     if (body->failed || !body->data)
         reply_send(c, 503, "application/json", "Retry-After: 1\r\n", OUT_OF_MEMORY, sizeof OUT_OF_MEMORY - 1);
     else
-        reply_send(c, status, "application/json", headers, body->data, body->n);
+        reply_send(c, status, type, headers, body->data, body->n);
+}
+
+void reply_json(connection *c, int status, const char *headers, const buffer *body) {
+    reply_buffer(c, status, "application/json", headers, body);
 }
 
 void reply_error(connection *c, const api_error *e) {
@@ -92,7 +94,7 @@ void reply_stream_begin(connection *c, const char *headers) {
     if (c->dead) return;
     struct evbuffer *out = evbuffer_new();
     if (!out) {
-        connection_kill(c);
+        connection_abort(c, ABORT_NO_MEMORY);
         return;
     }
     c->reply.streaming = true;
@@ -109,7 +111,7 @@ static void stream_write(connection *c, const char *prefix, const char *text, si
     if (c->dead) return;
     struct evbuffer *out = evbuffer_new();
     if (!out) {
-        connection_kill(c);
+        connection_abort(c, ABORT_NO_MEMORY);
         return;
     }
     const size_t bytes = strlen(prefix) + n + 2;
@@ -131,7 +133,7 @@ void reply_stream_comment(connection *c, const char *text) { stream_write(c, ": 
 void reply_stream_end(connection *c, bool keep_alive) {
     if (c->dead) return;
     if (c->reply.chunked && bufferevent_write(c->bev, "0\r\n\r\n", 5)) {
-        connection_kill(c);
+        connection_abort(c, ABORT_NO_MEMORY);
         return;
     }
     if (!keep_alive) c->reply.keep_alive = false;

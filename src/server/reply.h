@@ -7,7 +7,8 @@
 
 /* headers: further header lines, each ending in CRLF, or NULL.  body [n] is copied.  Ends the reply. */
 void reply_send(connection *c, int status, const char *type, const char *headers, const char *body, size_t n);
-/* JSON in a buffer; a failed buffer becomes a 503. */
+/* The same from a buffer; a failed one becomes a 503. */
+void reply_buffer(connection *c, int status, const char *type, const char *headers, const buffer *body);
 void reply_json(connection *c, int status, const char *headers, const buffer *body);
 void reply_error(connection *c, const api_error *e);
 /* To a browser that asks whether a page of c->origin may send a request: yes. */

@@ -299,7 +299,7 @@ static void close_item(completion *c) {
 static void open_item(completion *c, size_t i) {
     responses_run *run = responses_run_of(c);
     if (mem_grow(&run->logprob_ends, &run->cap_ends, i + 1, sizeof *run->logprob_ends, SIZE_MAX / sizeof *run->logprob_ends)) {
-        if (c->connection) connection_kill(c->connection);
+        if (c->connection) connection_abort(c->connection, ABORT_NO_MEMORY);
         return;
     }
     run->logprob_ends[i] = run->logprobs.n;

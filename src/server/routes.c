@@ -33,6 +33,7 @@ static const route routes[] = {
     {"/", false, VERB_GET, "GET, HEAD", NULL, root_handle},
     {"/health", false, VERB_GET, "GET, HEAD", NULL, health_handle},
     {"/props", false, VERB_GET, "GET, HEAD", NULL, props_handle},
+    {"/metrics", false, VERB_GET, "GET, HEAD", NULL, metrics_handle},
 };
 
 static const route *find(const http_request *request) {
@@ -79,6 +80,13 @@ void routes_dispatch(connection *c) {
     else
         r->handle(c);
 }
+
+size_t routes_index(const http_request *request) {
+    const route *r = find(request);
+    return r ? (size_t)(r - routes) : sizeof routes / sizeof *routes;
+}
+
+const char *routes_path(size_t index) { return index < sizeof routes / sizeof *routes ? routes[index].path : "other"; }
 
 void routes_write_error(const http_request *request, const api_error *e, buffer *out) {
     const route *r = request->method ? find(request) : NULL; /* no method: the request line was not even read */

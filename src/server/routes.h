@@ -13,11 +13,16 @@ void routes_dispatch(connection *c);
 /* The body of an error reply, in the dialect of the request's path. */
 void routes_write_error(const http_request *request, const api_error *e, buffer *out);
 
+/* The number of the request's route, and the path of a number as the table has it: "other" of all that are beyond it. */
+size_t routes_index(const http_request *request);
+const char *routes_path(size_t index);
+
 /* The handlers that are no completions, one file each. */
 void models_handle_list(connection *c); /* GET /v1/models */
 void models_handle_one(connection *c);  /* GET /v1/models/{id} */
 void root_handle(connection *c);        /* GET / */
 void health_handle(connection *c);      /* GET /health */
 void props_handle(connection *c);       /* GET /props */
+void metrics_handle(connection *c);     /* GET /metrics */
 
 #endif

@@ -161,6 +161,7 @@ calla_status server_open(const server_options *options, server **out, calla_erro
     fill_defaults(&s->limits);
     s->drain_ms = options->drain_ms ? options->drain_ms : 10000;
     s->no_signals = options->no_signals;
+    s->log_prompts = options->log_prompts;
     s->started = (int64_t)time(NULL);
     calla_status rc =
         s->text ? CALLA_OK : error_set(err, CALLA_E_ARGUMENT, "the engine was opened without its text side: a server needs the tokenizer");
@@ -218,7 +219,7 @@ void server_close(server *s) {
     s->draining = false; /* the loop has ended: nothing is left to be told so */
     if (s->listener) evconnlistener_free(s->listener);
     s->listener = NULL;
-    while (s->connections) connection_kill(s->connections);
+    while (s->connections) connection_abort(s->connections, ABORT_STOPPING);
     completion_abandon_all(s);
     worker_close(s->worker);
     completion_free_all(s);

@@ -38,6 +38,7 @@ typedef struct server_options {
     const char *key_file;    /* API keys, see keys.h; NULL: none are asked for */
     const char *allow_hosts; /* further names of this server, "a,b" or "*"; NULL: none */
     const char *cors;        /* origins of pages that may use it, "http://a,https://b:1" or "*"; NULL: none */
+    bool log_prompts;        /* prompts are written to the log as they are rendered; otherwise no text of anybody is */
     bool insecure;           /* listen on more than this machine even without keys */
     server_limits limits;
 } server_options;

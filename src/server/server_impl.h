@@ -6,6 +6,7 @@
 #include <event2/listener.h>
 
 #include "server/http.h"
+#include "server/metrics.h"
 #include "server/server.h"
 
 typedef struct connection connection;
@@ -22,7 +23,7 @@ struct server {
     int64_t started; /* seconds since 1970 */
     server_limits limits;
     uint32_t drain_ms;
-    bool no_signals;
+    bool no_signals, log_prompts;
     char host[256]; /* as asked for */
     uint16_t port;
     char url[320];
@@ -42,6 +43,7 @@ struct server {
     connection *dead; /* to be freed by `reaper`, outside any callback */
     struct event *reaper;
     size_t upload_used;
+    metrics metrics;
 
     guard *guard;
     mailbox *mailbox;
