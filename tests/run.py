@@ -57,7 +57,7 @@ def newest_clang():
 def variants(slow):
     """(name, compiler, meson options, which tests belong to it: a function of a Test)."""
     fast = lambda test: 'slow' not in test.suites
-    threads = lambda test: fast(test) and any(f'/tests/{part}' in test.command for part in ('engine/', 'server/', 'cli/test_model.py'))
+    threads = lambda test: fast(test) and any(f'/tests/{part}' in test.command for part in ('engine/', 'server/', 'soak/', 'cli/test_model.py'))
     gcc = 'cc' if ON_MAC else 'gcc'
     no_cuda = '-Dcuda=disabled'  # compiled by itself: compile_cuda
     yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}', no_cuda], lambda test: slow or fast(test)

@@ -17,9 +17,9 @@
 #include "server/reply.h"
 
 enum {
-    WORKER_BYTES = 256 << 10, /* bodies above this are parsed and tokenized by the worker */
-    TICK_MS = 500,            /* how often a stream is looked at … */
-    SILENCE_MS = 1000,        /* … and given a sign of life if it was silent for so long: never 2 s without a byte */
+    WORKER_BYTES = 8 << 10, /* bodies above this are parsed and tokenized by the worker: below, it takes less than a millisecond */
+    TICK_MS = 500,          /* how often a stream is looked at … */
+    SILENCE_MS = 1000,      /* … and given a sign of life if it was silent for so long: never 2 s without a byte */
     HEADER_BYTES = 1536,
     ANSWER_RESERVE = 4096 /* tokens */
 };

@@ -131,6 +131,45 @@ static void test_idle_sessions_give_way(void **state) {
     calla_engine_close(e);
 }
 
+typedef struct first_token {
+    const transcript *other;
+    uint32_t other_events; /* of the other job when this one's first token came */
+    bool seen;
+} first_token;
+
+static void watch_first_token(void *user, const calla_event *event) {
+    first_token *f = user;
+    if (event->kind != CALLA_EVENT_TOKEN || f->seen) return;
+    f->seen = true;
+    f->other_events = atomic_load(&f->other->events); /* each of them a chunk; both are told on the engine's thread */
+}
+
+/* A short prompt beside a long one has its first token within two of its chunks: the one under way when it comes, and the next. */
+static void test_first_token_beside_long_prompt(void **state) {
+    (void)state;
+    static int32_t ids[20000];
+    random_ids(ids, 20000, 320, 5);
+    calla_engine *e = open_tiny(20100, 2, 64);
+    calla_generate_options o = greedy_options(1);
+    calla_session *longer = open_session(e, ids, 20000);
+    start(longer, &o, &together[0]);
+    for (uint32_t i = 0; i < 5; i++) {
+        calla_session *shorter = open_session(e, ids + i, 20);
+        while (atomic_load(&together[0].events) < 3 * i + 1) pause_ms(1);
+        first_token f = {.other = &together[0]};
+        calla_error err;
+        assert_int_equal(calla_session_generate(shorter, &o, watch_first_token, &f, &err), CALLA_OK);
+        const uint32_t begun = atomic_load(&together[0].events);
+        calla_session_wait(shorter);
+        assert_true(f.seen);
+        if (f.other_events > begun + 2) fail_msg("%u chunks of the long prompt came first", f.other_events - begun);
+        calla_session_close(shorter);
+    }
+    assert_int_equal(atomic_load(&together[0].done), 0);
+    calla_session_close(longer);
+    calla_engine_close(e);
+}
+
 /* A short prompt beside a long one answers long before it. */
 static void test_no_starving(void **state) {
     (void)state;
@@ -234,8 +273,13 @@ static void test_close_while_running(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_together_as_alone), cmocka_unit_test(test_pages_run_out), cmocka_unit_test(test_idle_sessions_give_way),
-        cmocka_unit_test(test_no_starving),       cmocka_unit_test(test_cancel),        cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_together_as_alone),
+        cmocka_unit_test(test_pages_run_out),
+        cmocka_unit_test(test_idle_sessions_give_way),
+        cmocka_unit_test(test_no_starving),
+        cmocka_unit_test(test_first_token_beside_long_prompt),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_while_running),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
