@@ -4,7 +4,7 @@
 
 #include "calla.h"
 
-/* As calla_engine_open; options->progress is not looked at.  The bar appears once opening has taken a second. */
+/* As calla_engine_open.  The bar appears once opening has taken a second; options->progress is told as well. */
 calla_status loading_open_engine(const calla_engine_options *options, calla_engine **out, calla_error *err);
 
 #endif

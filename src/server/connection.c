@@ -139,7 +139,11 @@ static void check_rights(connection *c) {
     c->preflight = c->origin && q->verb == VERB_OPTIONS && http_request_header(q, "access-control-request-method");
     c->knows_key = guard_has_key(g, q);
     if (c->preflight) return;
-    if (c->knows_key || http_request_path_is(q, "/health"))
+    const bool health = http_request_path_is(q, "/health");
+    if (c->knows_key && !health && !atomic_load(&c->server->ready)) {
+        api_error_set(&c->refusal, 503, "loading", NULL, "the model is being loaded: GET /health says how far that is");
+        c->refusal.retry_after = 2;
+    } else if (c->knows_key || health)
         routes_check(q, &c->refusal, &c->allow);
     else
         api_error_set(&c->refusal, 401, "invalid_api_key", NULL,

@@ -51,7 +51,7 @@ static void on_stop(evutil_socket_t fd, short what, void *user) {
         return;
     }
     s->draining = true;
-    log_info("stopping: %u answers under way", s->n_completions);
+    if (atomic_load(&s->ready)) log_info("stopping: %u answers under way", s->n_completions);
     evconnlistener_free(s->listener); /* the port is free for the next server from here on */
     s->listener = NULL;
     for (connection *c = s->connections, *next; c; c = next) {
@@ -148,31 +148,39 @@ static calla_status open_events(server *s, calla_error *err) {
     return rc ? rc : worker_open(s->base, &s->worker, err);
 }
 
+calla_status server_set_engine(server *s, calla_engine *engine, calla_error *err) {
+    static const char close[] = "\n</think>\n\n";
+    const calla_text *text = calla_engine_text(engine);
+    if (!text) return error_set(err, CALLA_E_ARGUMENT, "the engine was opened without its text side: a server needs the tokenizer");
+    s->engine = engine;
+    s->text = text;
+    calla_engine_get_info(engine, &s->info);
+    s->think_end_id = tokenizer_find_added(text->tokenizer, "</think>");
+    s->call_id = tokenizer_find_added(text->tokenizer, "<tool_call>");
+    const calla_status rc = calla_text_encode(text, close, sizeof close - 1, &s->think_close, err);
+    if (!rc) atomic_store(&s->ready, true);
+    return rc;
+}
+
+void server_set_progress(server *s, uint64_t done, uint64_t total) {
+    atomic_store(&s->loaded_permille, total ? (unsigned)((double)done / (double)total * 1000) : 0);
+}
+
 calla_status server_open(const server_options *options, server **out, calla_error *err) {
     *out = NULL;
     const char *host = options->host ? options->host : SERVER_DEFAULT_HOST;
     server *s = mem_calloc(1, sizeof *s);
     if (!s) return error_nomem(err, "the server");
     pthread_once(&threads_once, use_threads);
-    s->engine = options->engine;
-    s->text = calla_engine_text(s->engine);
-    calla_engine_get_info(s->engine, &s->info);
     s->limits = options->limits;
     fill_defaults(&s->limits);
     s->drain_ms = options->drain_ms ? options->drain_ms : 10000;
     s->no_signals = options->no_signals;
     s->log_prompts = options->log_prompts;
     s->started = (int64_t)time(NULL);
-    calla_status rc =
-        s->text ? CALLA_OK : error_set(err, CALLA_E_ARGUMENT, "the engine was opened without its text side: a server needs the tokenizer");
-    if (!rc && strlen(host) >= sizeof s->host) rc = error_set(err, CALLA_E_ARGUMENT, "--host is longer than a name can be");
+    calla_status rc = strlen(host) < sizeof s->host ? CALLA_OK : error_set(err, CALLA_E_ARGUMENT, "--host is longer than a name can be");
     if (!rc) memcpy(s->host, host, strlen(host) + 1);
-    if (!rc) {
-        static const char close[] = "\n</think>\n\n";
-        s->think_end_id = tokenizer_find_added(s->text->tokenizer, "</think>");
-        s->call_id = tokenizer_find_added(s->text->tokenizer, "<tool_call>");
-        rc = calla_text_encode(s->text, close, sizeof close - 1, &s->think_close, err);
-    }
+    if (!rc && options->engine) rc = server_set_engine(s, options->engine, err);
     if (!rc) rc = guard_open(options, s->host, &s->guard, err);
     if (!rc) rc = open_events(s, err);
     evutil_socket_t fd = -1;

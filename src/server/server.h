@@ -30,7 +30,7 @@ typedef struct server_limits { /* zero means the default in brackets */
 } server_limits;
 
 typedef struct server_options {
-    calla_engine *engine;    /* open; must outlive the server */
+    calla_engine *engine;    /* open; must outlive the server; NULL: it follows with server_set_engine */
     const char *host;        /* name or address to listen on; NULL: SERVER_DEFAULT_HOST */
     uint16_t port;           /* 0: any free one, see server_port */
     uint32_t drain_ms;       /* after a stop signal, answers under way may take this long, then they are cancelled; 0: 10 s */
@@ -48,6 +48,10 @@ calla_status server_open(const server_options *options, server **out, calla_erro
 /* Serves until SIGTERM, SIGINT or server_stop: then accepts no more, lets answers finish for drain_ms, cancels the rest, returns.
  * A second signal cancels at once. */
 calla_status server_run(server *s, calla_error *err);
+/* Of a server that was opened without one: from here on requests are answered.  Until then /health says `loading`, and how far that is; all
+ * others get 503.  At most once; any thread. */
+calla_status server_set_engine(server *s, calla_engine *engine, calla_error *err);
+void server_set_progress(server *s, uint64_t done, uint64_t total); /* any thread */
 /* The same as SIGTERM.  Any thread. */
 void server_stop(server *s);
 void server_close(server *s);
@@ -55,7 +59,7 @@ void server_close(server *s);
 uint16_t server_port(const server *s);
 /* "http://127.0.0.1:8080" */
 const char *server_url(const server *s);
-/* What `calla serve` prints at start: URL, model, window, memory and a curl line to try. */
+/* What `calla serve` prints once there is an engine: URL, model, window, memory and a curl line to try. */
 void server_describe(const server *s, buffer *out);
 
 #endif

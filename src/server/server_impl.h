@@ -4,6 +4,7 @@
 
 #include <event2/event.h>
 #include <event2/listener.h>
+#include <stdatomic.h>
 
 #include "server/http.h"
 #include "server/metrics.h"
@@ -17,9 +18,14 @@ typedef struct completion completion;
 typedef struct responses_store responses_store;
 
 struct server {
+    atomic_bool ready; /* the next six are valid once it is true, and never change after */
     calla_engine *engine;
     const calla_text *text;
     calla_engine_info info;
+    int32_t think_end_id, call_id; /* </think> and <tool_call>, or -1 */
+    calla_ids think_close;         /* what ends a thought, as the template has it */
+    atomic_uint loaded_permille;   /* until then */
+
     int64_t started; /* seconds since 1970 */
     server_limits limits;
     uint32_t drain_ms;
@@ -27,8 +33,6 @@ struct server {
     char host[256]; /* as asked for */
     uint16_t port;
     char url[320];
-    int32_t think_end_id, call_id; /* </think> and <tool_call>, or -1 */
-    calla_ids think_close;         /* what ends a thought, as the template has it */
 
     struct event_base *base;
     struct evconnlistener *listener;

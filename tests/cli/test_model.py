@@ -198,8 +198,8 @@ class Inspect(CommandTest):
 
 
 class Serve(CommandTest):
-    def start(self, *arguments):
-        process = subprocess.Popen([command.CALLA, 'serve', '--port', '0', *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    def start(self, port=0):
+        process = subprocess.Popen([command.CALLA, 'serve', '--port', str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, env=environment())
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
@@ -230,6 +230,25 @@ class Serve(CommandTest):
             busy.listen()
             port = str(busy.getsockname()[1])
             self.fails(1, port, 'serve', '--port', port, '--log', 'warn')
+
+    def test_nothing_is_open_to_the_network_by_itself(self):
+        self.fails(1, ['--key-file', '--insecure'], 'serve', '--host', '0.0.0.0', '--port', '0')
+        keys = self.folder / 'keys'
+        keys.write_text('# none yet\n')
+        self.fails(1, [str(keys), 'no key'], 'serve', '--port', '0', '--key-file', keys)
+
+    def test_killed_at_work_it_starts_again_on_the_same_port(self):
+        process, port = self.start()
+        body = json.dumps({'messages': [{'role': 'user', 'content': FRANCE}], 'stream': True})
+        for _ in range(2):
+            with socket.create_connection(('127.0.0.1', port), timeout=SECONDS) as s:
+                s.sendall(f'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
+                          f'Content-Length: {len(body)}\r\n\r\n{body}'.encode())
+                self.assertTrue(s.recv(1).startswith(b'H'))
+                process.kill()
+                process.wait(SECONDS)
+            process, again = self.start(port)
+            self.assertEqual(again, port)
 
 
 if __name__ == '__main__':

@@ -238,6 +238,70 @@ static void test_log(void **state) {
     free(text);
 }
 
+/* ------------------------------------------------------------- loading --------------------------------------------------- */
+
+static void *run_server(void *user) {
+    calla_error err;
+    assert_int_equal(server_run(user, &err), CALLA_OK);
+    return NULL;
+}
+
+/* A server without an engine says so at /health, refuses the rest for a while, and is a server as soon as it has one. */
+static void test_loading(void **state) {
+    (void)state;
+    harness none;
+    server *s;
+    calla_error err;
+    pthread_t thread;
+    reply r;
+    char value[256];
+    open_server(false);
+    const server_options options = {.no_signals = true};
+    assert_int_equal(server_open(&options, &s, &err), CALLA_OK);
+    assert_int_equal(pthread_create(&thread, NULL, run_server, s), 0);
+    none = (harness){.port = server_port(s)};
+    server_set_progress(s, 0, 0);
+    harness_get(&none, "/health", &r);
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body.data, "\"status\":\"loading\",\"progress\":0.000"));
+    reply_free(&r);
+    server_set_progress(s, 5000000000u, 20000000000u);
+    harness_get(&none, "/health", &r);
+    assert_non_null(strstr(r.body.data, "\"progress\":0.250"));
+    reply_free(&r);
+    static const char *const paths[] = {"/", "/metrics", "/props", "/v1/models"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        harness_get(&none, paths[i], &r);
+        assert_int_equal(r.status, 503);
+        assert_string_equal(reply_header(&r, "Retry-After", value), "2");
+        reply_free(&r);
+    }
+    harness_post(&none, "{\"messages\":[]}", &r);
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body.data, "\"loading\""));
+    reply_free(&r);
+    assert_int_equal(server_set_engine(s, h.engine, &err), CALLA_OK);
+    harness_get(&none, "/health", &r);
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    char *json = chat_json("Loaded.", "\"enable_thinking\":false");
+    harness_post(&none, json, &r);
+    assert_int_equal(r.status, 200);
+    assert_non_null(strstr(r.body.data, "Loaded."));
+    reply_free(&r);
+    mem_free(json);
+    server_stop(s);
+    pthread_join(thread, NULL);
+    server_close(s);
+    /* One that is stopped before it ever had an engine. */
+    assert_int_equal(server_open(&options, &s, &err), CALLA_OK);
+    assert_int_equal(pthread_create(&thread, NULL, run_server, s), 0);
+    server_stop(s);
+    pthread_join(thread, NULL);
+    server_close(s);
+    harness_close(&h);
+}
+
 /* A log that cannot be written is not the server's end. */
 static void test_full_disk(void **state) {
     (void)state;
@@ -251,6 +315,7 @@ static void test_full_disk(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_metrics), cmocka_unit_test(test_log), cmocka_unit_test(test_full_disk)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_metrics), cmocka_unit_test(test_log), cmocka_unit_test(test_loading),
+                                       cmocka_unit_test(test_full_disk)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
