@@ -43,8 +43,10 @@ static void notify_gone(connection *c) {
 static void log_request(const connection *c, const char *end) {
     const http_request *q = &c->reader.request;
     const double ms = (double)(clock_now_ns() - c->reply.begun_ns) / 1e6;
-    log_info("request %s %s %.64s %d %.1f ms%s%s%s%s", c->reply.id, q->method ? q->method : "-", q->method ? http_request_target(q) : "-",
-             c->reply.begun ? c->reply.status : 0, ms, *c->reply.note ? " " : "", c->reply.note, *end ? " aborted=" : "", end);
+    const int path_n = q->method ? (int)(q->path_n < 64 ? q->path_n : 64) : 1; /* no query: it may hold anything */
+    log_info("request %s %s %.*s %d %.1f ms%s%s%s%s", c->reply.id, q->method ? q->method : "-", path_n,
+             q->method ? http_request_target(q) : "-", c->reply.begun ? c->reply.status : 0, ms, *c->reply.note ? " " : "", c->reply.note,
+             *end ? " aborted=" : "", end);
 }
 
 void connection_abort(connection *c, abort_cause cause) {

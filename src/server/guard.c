@@ -68,7 +68,7 @@ static bool is_listed(const char *list, const char *what) {
 
 static bool is_own_name(const guard *g, const char *host) {
     char name[256];
-    if (is_listed(g->hosts, "*") || guard_is_loopback_name(host)) return true;
+    if (guard_is_loopback_name(host)) return true;
     return strip_port(host, name, sizeof name) && (!strcasecmp(name, g->host) || is_listed(g->hosts, name));
 }
 
@@ -143,7 +143,8 @@ const char *guard_cors_origin(const guard *g, const http_request *request) {
 
 bool guard_check(const guard *g, const http_request *request, api_error *e) {
     const char *host = http_request_header(request, "host"), *origin = http_request_header(request, "origin");
-    if (host && !is_own_name(g, host) && (g->loopback || !is_address(host)))
+    const bool any_host = is_listed(g->hosts, "*"); /* says nothing of pages */
+    if (host && !any_host && !is_own_name(g, host) && (g->loopback || !is_address(host)))
         return api_error_set(e, 403, "host_not_allowed", NULL,
                              "the Host header names %.128s, but this server answers as %s only: if the name is right, start it with "
                              "--allow-host NAME",

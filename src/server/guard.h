@@ -11,7 +11,7 @@
 /* Reads options->key_file, allow_hosts and cors; host is what the server listens on. */
 calla_status guard_open(const server_options *options, const char *host, guard **out, calla_error *err);
 void guard_close(guard *g); /* may be NULL */
-/* Told once it is known what the host's name comes to.  False with err if nothing would protect the server. */
+/* Told once it is known what the host's name comes to: an error if nothing would protect the server. */
 calla_status guard_check_listening(guard *g, bool loopback, const char *url, calla_error *err);
 
 /* By Host and Origin: false with e filled in if the request is refused. */

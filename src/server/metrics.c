@@ -1,8 +1,7 @@
 /* metrics.c: see metrics.h. */
 #include "server/metrics.h"
 
-#include <string.h>
-#include <sys/resource.h>
+#include <stdio.h>
 
 #include "server/process.h"
 #include "server/reply.h"

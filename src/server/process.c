@@ -2,7 +2,6 @@
 #include "server/process.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #ifdef __APPLE__
 #include <mach/mach.h>

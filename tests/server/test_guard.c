@@ -206,6 +206,15 @@ static void test_open_to_the_network(void **state) {
         {"Host: 192.168.1.5:8080\r\nOrigin: http://evil.example\r\n", 403},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) expect(&h, "GET /health", rows[i].headers, rows[i].status);
+    harness_close(&h);
+
+    /* Any name, but pages of other sites are still those. */
+    options.allow_hosts = "*";
+    harness_open(&h, &options, NULL);
+    expect(&h, "GET /health", "Host: evil.example\r\n", 200);
+    expect(&h, "GET /health", "Host: a.example\r\nOrigin: https://a.example\r\n", 200);
+    expect(&h, "GET /health", "Host: a.example\r\nOrigin: https://evil.example\r\n", 403);
+    expect(&h, "GET /health", "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n", 403);
     options.engine = h.engine;
     options.insecure = false;
     assert_int_equal(server_open(&options, &s, &err), CALLA_E_ARGUMENT);
