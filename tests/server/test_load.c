@@ -96,7 +96,7 @@ static void test_overhead(void **state) {
         reply_free(&r);
         client_close(&c[i]);
     }
-    const double us = (double)(now_us() - begin) / tokens, cpu_us = (cpu_seconds() - cpu) * 1e6 / tokens / STREAMS;
+    const double us = (double)(now_us() - begin) / tokens, cpu_us = (cpu_seconds() - cpu) * 1e6 / (tokens * STREAMS);
     print_message("a step of %d streams: %.0f us; a token: %.1f us of processor time\n", STREAMS, us, cpu_us);
     if (!sanitized()) assert_true(us < 1000);
     harness_close(&h);
