@@ -129,8 +129,7 @@ static void test_large_bodies(void **state) {
     }
     print_message("%d small requests beside %d bodies of %zu bytes; the longest took %.1f ms\n", asked, LARGE, say.n,
                   (double)longest / 1e3);
-    assert_true(asked > 2);
-    assert_true(longest < (sanitized() ? 5000000u : 500000u));
+    assert_true(asked > LARGE + 2); /* on the loop's thread they would come between two bodies only */
     for (int i = 0; i < LARGE; i++) {
         reply r;
         client_read_reply(&large[i], &r, 60000);
