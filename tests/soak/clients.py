@@ -17,7 +17,7 @@ class Wrong(Exception):
 
 
 class Gone(Exception):
-    """The connection broke, or the server said that it stops."""
+    """The connection broke, or the server said that it stops, or has only begun."""
 
 
 def question(i):
@@ -61,8 +61,8 @@ def refuse(status, headers, text):
             raise Wrong(f'429 without Retry-After: {text[:200]}')
         time.sleep(0.2)
         return 'busy'
-    if status == 503 and 'stopping' in text:
-        raise Gone('the server is stopping')
+    if status == 503 and ('stopping' in text or 'is being loaded' in text):
+        raise Gone(text[:200])  # a fault all the same if the server is meant to be up
     raise Wrong(f'status {status}: {text[:300]}')
 
 
@@ -213,6 +213,7 @@ HOSTILE = [
 def hostile(world, random):
     data, want = random.choice(HOSTILE)
     with connect(world) as s:
+        down = world.stopping
         try:
             s.sendall(data)
             status = s.recv(4096).split(b' ')
@@ -222,7 +223,7 @@ def hostile(world, random):
             raise Gone(f'{data[:60]}: {error!r}') from error
     if len(status) < 2:
         raise Gone(f'{data[:60]}: closed without a word')
-    if int(status[1]) not in (want, 503 if world.stopping else want, 429):
+    if int(status[1]) not in (want, 503 if down or world.stopping else want, 429):
         raise Wrong(f'{data[:60]}: status {status[1]}, not {want}')
     time.sleep(0.05)
     return 'refused'
@@ -231,7 +232,7 @@ def hostile(world, random):
 def watcher(world, random):
     """Looks at what is cheap: it must be answered at once, however busy the engine is."""
     path = random.choice(['/health', '/metrics', '/v1/models', '/props', '/'])
-    begun = time.monotonic()
+    begun, down = time.monotonic(), world.stopping
     connection = http.client.HTTPConnection('127.0.0.1', world.port, timeout=world.patience)
     try:
         connection.request('GET', path)
@@ -241,7 +242,7 @@ def watcher(world, random):
         raise Gone(f'{path}: {error!r}') from error
     finally:
         connection.close()
-    if response.status != 200 and not (world.stopping and response.status == 503):
+    if response.status != 200 and not ((down or world.stopping) and response.status == 503):
         raise Wrong(f'{path}: status {response.status}: {text[:200]}')
     took = time.monotonic() - begun
     world.note_latency(took)

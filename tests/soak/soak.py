@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class World:
         self.patience = 60 * self.slowness
         self.tokens = 24 if self.slowness == 1 else 8
         self.lengths = [10, 60, 150] if self.slowness == 1 else [5, 20]
-        self.port, self.process, self.stopping, self.paused = 0, None, False, False
+        self.port, self.process, self.stopping, self.paused = 0, None, True, False
         self.answers, self.counts, self.wrong, self.latencies = {}, collections.Counter(), [], []
         self.lives, self.samples = [], []
         self.lock = threading.Lock()
@@ -73,8 +74,21 @@ class World:
         line = self.process.stdout.readline()
         self.port = int(re.search(r'http://127\.0\.0\.1:(\d+)', line)[1])
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
-        self.stopping = False
+        self.wait_until_loaded()
         self.lives.append({'begun_s': round(time.monotonic() - self.begun, 1), 'ended': None})
+        self.stopping = False
+
+    def wait_until_loaded(self):
+        """It listens before it has its model; until then it may answer 503, as while it stops."""
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                with urllib.request.urlopen(f'http://127.0.0.1:{self.port}/health', timeout=self.patience):
+                    return
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or time.monotonic() > end:
+                    raise
+            time.sleep(0.02)
 
     def end(self, how):
         """`killed` with SIGKILL, or `stopped` with SIGTERM."""
