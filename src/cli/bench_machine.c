@@ -1,8 +1,6 @@
 /* bench_machine.c: what the system says of the machine and of this process's memory. */
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include <sys/sysctl.h>
 #endif
 
+#include "base/process.h"
 #include "cli/bench.h"
 
 #ifdef __linux__
@@ -32,11 +31,6 @@ static bool read_proc(const char *path, const char *name, char *out, size_t n) {
     }
     fclose(file);
     return found;
-}
-
-static uint64_t read_status_kb(const char *name) {
-    char text[64];
-    return read_proc("/proc/self/status", name, text, sizeof text) ? strtoull(text, NULL, 10) * 1024 : 0;
 }
 #endif
 
@@ -70,15 +64,12 @@ bool bench_reset_peak(void) {
 }
 
 void bench_read_peak(uint64_t *peak_bytes, uint64_t *private_bytes) {
+    process_usage usage;
+    process_get_usage(&usage);
+    *peak_bytes = usage.peak_bytes;
 #ifdef __linux__
-    *peak_bytes = read_status_kb("VmHWM");
-    *private_bytes = read_status_kb("RssAnon");
+    *private_bytes = usage.private_bytes;
 #else
-    struct rusage usage;
-    *peak_bytes = getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss : 0;
-    *private_bytes = 0;
-#ifndef __APPLE__
-    *peak_bytes *= 1024; /* everywhere but on a Mac it counts kilobytes */
-#endif
+    *private_bytes = 0; /* a Mac's footprint is another measure */
 #endif
 }

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "server/process.h"
+#include "base/process.h"
 #include "server/reply.h"
 #include "server/routes.h"
 

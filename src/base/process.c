@@ -1,5 +1,5 @@
 /* process.c: see process.h.  Linux tells in /proc, macOS in a call of the kernel. */
-#include "server/process.h"
+#include "base/process.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
@@ -26,6 +26,7 @@ static void read_memory(process_usage *out) {
     while (fgets(line, sizeof line, file)) {
         if (sscanf(line, "VmRSS: %llu kB", &kb) == 1) out->resident_bytes = kb * 1024;
         if (sscanf(line, "RssAnon: %llu kB", &kb) == 1) out->private_bytes = kb * 1024;
+        if (sscanf(line, "VmHWM: %llu kB", &kb) == 1) out->peak_bytes = kb * 1024;
     }
     fclose(file);
 }
@@ -33,7 +34,13 @@ static void read_memory(process_usage *out) {
 
 void process_get_usage(process_usage *out) {
     *out = (process_usage){0};
-    read_memory(out);
     struct rusage usage;
-    if (!getrusage(RUSAGE_SELF, &usage)) out->cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+    if (!getrusage(RUSAGE_SELF, &usage)) {
+        out->cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+        out->peak_bytes = (uint64_t)usage.ru_maxrss;
+#ifndef __APPLE__
+        out->peak_bytes *= 1024; /* everywhere but on a Mac it counts kilobytes */
+#endif
+    }
+    read_memory(out);
 }
