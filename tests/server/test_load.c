@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/process.h"
 #include "harness.h"
 #include "support/private_memory.h"
 
@@ -18,9 +19,9 @@ static bool sanitized(void) { return getenv("CALLA_TEST_SHORT") != NULL; }
 static uint64_t now_us(void) { return clock_now_ns() / 1000; }
 
 static double cpu_seconds(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+    process_usage usage;
+    process_get_usage(&usage);
+    return usage.cpu_seconds;
 }
 
 static void send_chat(client *c, uint16_t port, const char *say, const char *more) {
@@ -31,7 +32,8 @@ static void send_chat(client *c, uint16_t port, const char *say, const char *mor
     mem_free(request);
 }
 
-/* 1,000 streams, four of them at work and the others waiting, take at most 50 MB; each has its first event; all end when their clients leave. */
+/* 1,000 streams, four of them at work and the others waiting, take at most 50 MB; each has its first event; all end when their clients
+ * leave. */
 static void test_idle_streams(void **state) {
     (void)state;
     enum { N = 1000 };
@@ -40,7 +42,8 @@ static void test_idle_streams(void **state) {
     const rlim_t need = 2 * N + 100; /* both ends are here */
     if (files.rlim_cur < need) {
         files.rlim_cur = need;
-        if (files.rlim_max < need || setrlimit(RLIMIT_NOFILE, &files)) skip();
+        if (files.rlim_max < need || setrlimit(RLIMIT_NOFILE, &files))
+            fail_msg("%llu open files are needed: raise the hard limit (ulimit -Hn)", (unsigned long long)need);
     }
     static client c[N];
     harness h;

@@ -304,10 +304,10 @@ static void test_loading(void **state) {
     harness_close(&h);
 }
 
+#ifdef __linux__ /* others have no such device */
 /* A log that cannot be written is not the server's end. */
 static void test_full_disk(void **state) {
     (void)state;
-    if (access("/dev/full", W_OK) != 0) skip();
     open_server(true);
     redirect_log("/dev/full");
     chat("Hello.", "\"enable_thinking\":false", 200);
@@ -315,9 +315,16 @@ static void test_full_disk(void **state) {
     harness_close(&h);
     restore_log();
 }
+#endif
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_metrics), cmocka_unit_test(test_log), cmocka_unit_test(test_loading),
-                                       cmocka_unit_test(test_full_disk)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_loading),
+#ifdef __linux__
+        cmocka_unit_test(test_full_disk),
+#endif
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
