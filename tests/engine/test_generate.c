@@ -153,16 +153,11 @@ static void test_forced_tokens(void **state) {
     generate_alone(tiny, PROMPT, &o, &b);
     assert_int_equal(b.ids[4], a.ids[4] == a.ids[5] ? a.ids[4] : 100);
     /* A stop id that is ever so likely does not come behind the forced ones, and then it does. */
-    const int32_t stop = 2;
-    const float bias = 1e6f;
-    o = greedy_options(12);
-    o.sampling.bias_ids = &stop;
-    o.sampling.bias = &bias;
-    o.sampling.n_bias = 1;
+    o = stopping_options(12);
     o.force = (calla_force){.n = 2, .ids = {7, 8}};
     generate_alone(tiny, PROMPT, &o, &b);
     assert_int_equal(b.n, 4);
-    assert_true(b.ids[0] == 7 && b.ids[1] == 8 && b.ids[2] != stop && b.ids[3] == stop);
+    assert_true(b.ids[0] == 7 && b.ids[1] == 8 && b.ids[2] != TINY_STOP && b.ids[3] == TINY_STOP);
     assert_int_equal(b.finish, CALLA_FINISH_STOP);
     calla_error err;
     calla_session *s = open_session(tiny, PROMPT);

@@ -9,7 +9,7 @@
 #include "support/arrays.h"
 #include "transcript.h"
 
-enum { VOCABULARY = 320, WORDS = VOCABULARY / 32, JOBS = 6, STOP = 2 }; /* of tiny-a */
+enum { VOCABULARY = 320, WORDS = VOCABULARY / 32, JOBS = 6 }; /* of tiny-a */
 static transcript alone[JOBS], together[JOBS];
 
 /* Allows the ids that are `rest` modulo `modulus` after an even number of tokens, and one above each after an odd one; from `free_after`
@@ -51,19 +51,6 @@ static void assert_guided(const stripes *s, const transcript *t) {
 
 static const int32_t prompt[] = {1, 17, 200, 45, 45, 3, 119, 8, 250, 33};
 #define PROMPT prompt, sizeof prompt / sizeof *prompt
-
-static calla_engine *open_with_pages(uint32_t context_tokens, uint32_t max_sequences, uint32_t pages) {
-    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
-                                    .device = "ref",
-                                    .ids_only = true,
-                                    .context_tokens = context_tokens,
-                                    .max_sequences = max_sequences,
-                                    .batch_rows = 64};
-    calla_engine *e = NULL;
-    calla_error err = {0};
-    if (engine_open_on(&o, NULL, pages * 256, &e, &err)) fail_msg("%s", err.message);
-    return e;
-}
 
 static void test_only_what_is_allowed(void **state) {
     (void)state;
@@ -110,17 +97,13 @@ static void test_stop_ids(void **state) {
     calla_engine *e = open_tiny(512, 1, 64);
     /* one that is allowed alone: whatever its chances, the answer ends there */
     calla_generate_options o = greedy_options(50);
-    o.guide = guide_of(&g, VOCABULARY, STOP);
+    o.guide = guide_of(&g, VOCABULARY, TINY_STOP);
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_int_equal(alone[0].n, 1);
     assert_int_equal(alone[0].finish, CALLA_FINISH_STOP);
     assert_int_equal(g.took, 1);
     /* one that is forbidden does not come, however likely */
-    const int32_t stop = STOP;
-    const float bias = 1e6f;
-    o.sampling.bias_ids = &stop;
-    o.sampling.bias = &bias;
-    o.sampling.n_bias = 1;
+    o = stopping_options(50);
     o.guide = guide_of(&g, 5, 3); /* 3 and 4 modulo 5 */
     g.free_after = 9;
     generate_alone(e, PROMPT, &o, &alone[0]);
@@ -149,20 +132,15 @@ static void test_with_forced_tokens(void **state) {
         else
             assert_int_equal((uint32_t)alone[0].ids[i] % 9, rest_at(&g, i));
     }
-    const int32_t stop = STOP;
-    const float bias = 1e6f;
-    o = greedy_options(12);
-    o.sampling.bias_ids = &stop;
-    o.sampling.bias = &bias;
-    o.sampling.n_bias = 1;
+    o = stopping_options(12);
     o.force = (calla_force){.n = 2, .ids = {7, 8}};
-    o.guide = guide_of(&g, VOCABULARY, STOP); /* after two tokens: the stop id alone */
+    o.guide = guide_of(&g, VOCABULARY, TINY_STOP); /* after two tokens: the stop id alone */
     generate_alone(e, PROMPT, &o, &alone[0]);
-    assert_true(alone[0].n == 3 && alone[0].ids[2] == STOP);
-    o.guide = guide_of(&g, VOCABULARY, STOP);
+    assert_true(alone[0].n == 3 && alone[0].ids[2] == TINY_STOP);
+    o.guide = guide_of(&g, VOCABULARY, TINY_STOP);
     g.free_after = 0;
     generate_alone(e, PROMPT, &o, &alone[0]);
-    assert_true(alone[0].n == 4 && alone[0].ids[2] != STOP && alone[0].ids[3] == STOP);
+    assert_true(alone[0].n == 4 && alone[0].ids[2] != TINY_STOP && alone[0].ids[3] == TINY_STOP);
     calla_engine_close(e);
 }
 
@@ -194,12 +172,12 @@ static void run_jobs(calla_engine *e, transcript *t, bool at_once) {
 
 static void test_together_as_alone(void **state) {
     (void)state;
-    calla_engine *e = open_with_pages(450, JOBS, 0);
+    calla_engine *e = open_tiny_with_pages(450, JOBS, 0);
     run_jobs(e, alone, false);
     run_jobs(e, together, true);
     for (int j = 0; j < JOBS; j++) assert_same(&alone[j], &together[j]);
     calla_engine_close(e);
-    e = open_with_pages(450, JOBS, 6);
+    e = open_tiny_with_pages(450, JOBS, 6);
     run_jobs(e, together, true);
     assert_true(e->set_aside > 0);
     for (int j = 0; j < JOBS; j++) assert_same(&alone[j], &together[j]);

@@ -7,26 +7,12 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "support/arrays.h"
 #include "transcript.h"
 
 enum { JOBS = 6 };
 static transcript alone[JOBS], together[JOBS];
 
 static void pause_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
-
-static calla_engine *open_with_pages(uint32_t context_tokens, uint32_t max_sequences, uint32_t pages) {
-    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
-                                    .device = "ref",
-                                    .ids_only = true,
-                                    .context_tokens = context_tokens,
-                                    .max_sequences = max_sequences,
-                                    .batch_rows = 64};
-    calla_engine *e = NULL;
-    calla_error err = {0};
-    if (engine_open_on(&o, NULL, pages * 256, &e, &err)) fail_msg("%s", err.message);
-    return e;
-}
 
 static calla_engine_status status_of(const calla_engine *e) {
     calla_engine_status status;
@@ -76,12 +62,12 @@ static void run_alone(calla_engine *e, uint32_t max_tokens) {
 
 static void test_together_as_alone(void **state) {
     (void)state;
-    calla_engine *e = open_with_pages(700, JOBS, 0);
+    calla_engine *e = open_tiny_with_pages(700, JOBS, 0);
     run_alone(e, 60);
     run_together(e, 60, together);
     for (int j = 0; j < JOBS; j++) assert_same(&alone[j], &together[j]);
     calla_engine_close(e);
-    e = open_with_pages(700, 2, 0); /* four wait */
+    e = open_tiny_with_pages(700, 2, 0); /* four wait */
     run_together(e, 60, together);
     for (int j = 0; j < JOBS; j++) assert_same(&alone[j], &together[j]);
     calla_engine_close(e);
@@ -90,16 +76,16 @@ static void test_together_as_alone(void **state) {
 /* Six that grow to nine pages in all, in a pool of 6: jobs are set aside and come back, and no one can tell. */
 static void test_pages_run_out(void **state) {
     (void)state;
-    calla_engine *e = open_with_pages(450, JOBS, 0);
+    calla_engine *e = open_tiny_with_pages(450, JOBS, 0);
     run_alone(e, 200);
     assert_int_equal(e->set_aside, 0);
     calla_engine_close(e);
-    e = open_with_pages(450, JOBS, 6);
+    e = open_tiny_with_pages(450, JOBS, 6);
     run_together(e, 200, together);
     assert_true(e->set_aside > 0);
     for (int j = 0; j < JOBS; j++) assert_same(&alone[j], &together[j]);
     calla_engine_close(e);
-    e = open_with_pages(450, JOBS, 2); /* one window: little more than one after the other */
+    e = open_tiny_with_pages(450, JOBS, 2); /* one window: little more than one after the other */
     run_together(e, 200, together);
     for (int j = 0; j < JOBS; j++) assert_same(&alone[j], &together[j]);
     calla_engine_close(e);
@@ -108,7 +94,7 @@ static void test_pages_run_out(void **state) {
 /* Sessions keep their place in the model only while there is room: more idle sessions than places, each going on later. */
 static void test_idle_sessions_give_way(void **state) {
     (void)state;
-    calla_engine *e = open_with_pages(700, 2, 0);
+    calla_engine *e = open_tiny_with_pages(700, 2, 0);
     calla_session *s[JOBS];
     int32_t ids[256];
     calla_generate_options o = greedy_options(5);

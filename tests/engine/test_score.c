@@ -197,15 +197,7 @@ static void test_rows_when_pages_run_out(void **state) {
     enum { N = 600, JOBS = 4 };
     static int32_t ids[N];
     random_ids(ids, N, 320, 5);
-    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
-                                    .device = "ref",
-                                    .ids_only = true,
-                                    .context_tokens = N,
-                                    .max_sequences = JOBS,
-                                    .batch_rows = 64};
-    calla_engine *e = NULL;
-    calla_error err = {0};
-    if (engine_open_on(&o, NULL, 6 * 256, &e, &err)) fail_msg("%s", err.message);
+    calla_engine *e = open_tiny_with_pages(N, JOBS, 6);
     rows_job jobs[JOBS];
     pthread_t threads[JOBS];
     for (int i = 0; i < JOBS; i++) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "engine/engine.h"
 #include "support/arrays.h"
 #include "unit.h"
 
@@ -51,6 +52,16 @@ calla_generate_options sampling_options(uint32_t max_tokens, uint64_t seed) {
     return o;
 }
 
+calla_generate_options stopping_options(uint32_t max_tokens) {
+    static const int32_t stop = TINY_STOP;
+    static const float bias = 1e6f;
+    calla_generate_options o = greedy_options(max_tokens);
+    o.sampling.bias_ids = &stop;
+    o.sampling.bias = &bias;
+    o.sampling.n_bias = 1;
+    return o;
+}
+
 calla_engine *open_tiny(uint32_t context_tokens, uint32_t max_sequences, uint32_t batch_rows) {
     const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
                                     .ids_only = true,
@@ -62,6 +73,19 @@ calla_engine *open_tiny(uint32_t context_tokens, uint32_t max_sequences, uint32_
     calla_error err = {0};
     calla_status status = calla_engine_open(&o, &e, &err);
     if (status) fail_msg("%s", err.message);
+    return e;
+}
+
+calla_engine *open_tiny_with_pages(uint32_t context_tokens, uint32_t max_sequences, uint32_t pages) {
+    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
+                                    .ids_only = true,
+                                    .device = "ref",
+                                    .context_tokens = context_tokens,
+                                    .max_sequences = max_sequences,
+                                    .batch_rows = 64};
+    calla_engine *e = NULL;
+    calla_error err = {0};
+    if (engine_open_on(&o, NULL, pages * KV_PAGE_TOKENS, &e, &err)) fail_msg("%s", err.message);
     return e;
 }
 

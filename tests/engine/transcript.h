@@ -32,9 +32,14 @@ void transcript_event(void *user, const calla_event *event);
 calla_generate_options greedy_options(uint32_t max_tokens);
 /* The same at temperature 1. */
 calla_generate_options sampling_options(uint32_t max_tokens, uint64_t seed);
+enum { TINY_STOP = 2 }; /* tiny-a's stop id */
+/* Greedy, and nothing is likelier than the stop id. */
+calla_generate_options stopping_options(uint32_t max_tokens);
 
 /* Every failure of these ends the test.  tiny-a is opened on ref, whose results are the same to the last bit in any batch. */
 calla_engine *open_tiny(uint32_t context_tokens, uint32_t max_sequences, uint32_t batch_rows);
+/* The same in steps of 64 rows with a pool of so many KV pages; 0: as many as the sequences can fill. */
+calla_engine *open_tiny_with_pages(uint32_t context_tokens, uint32_t max_sequences, uint32_t pages);
 calla_session *open_session(calla_engine *e, const int32_t *ids, size_t n);
 /* Clears t, starts, does not wait. */
 void start(calla_session *s, const calla_generate_options *o, transcript *t);

@@ -1,11 +1,10 @@
-/* test_barriers.c: a barrier that the host forgets between stages is found: of a token each in turn is lost, of a prompt every fifth, and the watched
- * device must report two dispatches of one stage that touch the same bytes. */
+/* test_barriers.c: a barrier that the host forgets between stages is found: of a token each in turn is lost, of a prompt every fifth, and
+ * the watched device must report two dispatches of one stage that touch the same bytes. */
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
 #include "fake_metal.h"
-#include "model/model.h"
+#include "metal/small_model.h"
 #include "support/arrays.h"
 #include "unit.h"
 
@@ -20,13 +19,7 @@ static bool step(uint32_t rows) {
     sequence *s;
     int32_t ids[PROMPT];
     for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
-    const model_options o = {.backend = backend_find("metal"),
-                             .batch_rows = PROMPT,
-                             .max_segments = 1,
-                             .max_wanted = 1,
-                             .sequences = 1,
-                             .kv_tokens = KV_PAGE_TOKENS,
-                             .kv = CALLA_KV_BF16};
+    const model_options o = small_model(PROMPT);
     if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
     assert_int_equal(sequence_open(m, &s, &err), CALLA_OK);
     const model_segment g = {.sequence = s, .ids = ids, .rows = rows, .want = WANT_LAST};

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "fake_metal.h"
 #include "metal/full_size.h"
+#include "metal/small_model.h"
 #include "model/model.h"
 #include "model/plan.h"
 #include "support/arrays.h"
@@ -36,14 +37,8 @@ static calla_status run(float (*out)[VOCABULARY], calla_error *err) {
     memset(out, 0, (DECODED + 1) * sizeof *out);
     for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
     calla_status status = weights_open(test_data(checkpoint), &w, err);
-    const model_options o = {.backend = backend_find("metal"),
-                             .batch_rows = PROMPT,
-                             .max_segments = 1,
-                             .max_wanted = 1,
-                             .sequences = 1,
-                             .polite = true,
-                             .kv_tokens = KV_PAGE_TOKENS,
-                             .kv = CALLA_KV_BF16};
+    model_options o = small_model(PROMPT);
+    o.polite = true;
     if (!status) status = model_open(w, &o, &m, err);
     if (!status) status = sequence_open(m, &s, err);
     if (!status) status = step(m, s, ids, PROMPT, out[0], err);
@@ -107,14 +102,8 @@ static void test_refused(void **state) {
     calla_error err = {0};
     weights *w;
     model *m;
-    const model_options o = {.backend = backend_find("metal"),
-                             .batch_rows = PROMPT,
-                             .max_segments = 1,
-                             .max_wanted = 1,
-                             .sequences = 1,
-                             .kv_tokens = KV_PAGE_TOKENS,
-                             .kv = CALLA_KV_BF16,
-                             .deterministic = true};
+    model_options o = small_model(PROMPT);
+    o.deterministic = true;
     assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
     assert_int_equal(model_open(w, &o, &m, &err), CALLA_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "--deterministic"));
@@ -187,13 +176,9 @@ static void test_snapshot(void **state) {
     model *m;
     sequence *s, *snapshot;
     for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
-    const model_options o = {.backend = backend_find("metal"),
-                             .batch_rows = PROMPT,
-                             .max_segments = 1,
-                             .max_wanted = 1,
-                             .sequences = 2,
-                             .kv_tokens = 2 * KV_PAGE_TOKENS,
-                             .kv = CALLA_KV_BF16};
+    model_options o = small_model(PROMPT);
+    o.sequences = 2;
+    o.kv_tokens = 2 * KV_PAGE_TOKENS;
     assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
     if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
     assert_int_equal(sequence_open(m, &s, &err), CALLA_OK);
@@ -221,13 +206,7 @@ static void test_rollback(void **state) {
     model *m;
     sequence *s;
     for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
-    const model_options o = {.backend = backend_find("metal"),
-                             .batch_rows = PROMPT,
-                             .max_segments = 1,
-                             .max_wanted = 1,
-                             .sequences = 1,
-                             .kv_tokens = KV_PAGE_TOKENS,
-                             .kv = CALLA_KV_BF16};
+    const model_options o = small_model(PROMPT);
     assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
     if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
     assert_int_equal(sequence_open(m, &s, &err), CALLA_OK);
@@ -306,13 +285,7 @@ static void test_counts_are_true(void **state) {
     weights *w;
     model *m;
     sequence *s;
-    const model_options o = {.backend = backend_find("metal"),
-                             .batch_rows = 1,
-                             .max_segments = 1,
-                             .max_wanted = 1,
-                             .sequences = 1,
-                             .kv_tokens = KV_PAGE_TOKENS,
-                             .kv = CALLA_KV_BF16};
+    const model_options o = small_model(1);
     assert_int_equal(weights_open(test_data("checkpoints/tiny-b"), &w, &err), CALLA_OK);
     if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
     model_describe_device(m, text, sizeof text);
