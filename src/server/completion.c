@@ -84,6 +84,8 @@ static void write_note(const completion *c, char *out, size_t n) {
              (double)c->decode_ns / 1e6, decode_s > 0 && tokens > 1 ? (double)(tokens - 1) / decode_s : 0.0, finish_name(c->outcome));
 }
 
+_Static_assert((int)FINISH_ERROR == (int)COMPLETION_STOP_STRING + 1, "finish_name goes on behind the finishes");
+
 /* Counts an answer that is over.  Requests that start no job are no answers. */
 static void count_outcome(completion *c) {
     if (!c->choices) return;
@@ -214,16 +216,17 @@ static void on_piece(void *user, const calla_piece *piece) {
 /* -------------------------------------------------------------- answer --------------------------------------------------- */
 
 static void complete(completion *c) {
+    const unsigned outcome = c->n_choices ? c->choices[0].finish : COMPLETION_STOP;
     if (c->own->stream) {
         c->dialect->end(c);
-        connection *link = detach(c, c->n_choices ? c->choices[0].finish : COMPLETION_STOP);
+        connection *link = detach(c, outcome);
         if (link) reply_stream_end(link, true);
         return;
     }
     buffer body = {0};
     c->dialect->whole(c, &body);
     char headers[HEADER_BYTES];
-    connection *link = detach(c, c->n_choices ? c->choices[0].finish : COMPLETION_STOP);
+    connection *link = detach(c, outcome);
     reply_json(link, 200, remark_headers(c, headers), &body);
     buffer_free(&body);
 }

@@ -236,11 +236,7 @@ static bool socket_has_error(connection *c) {
 }
 
 static void probe(connection *c) {
-    if (c->reader.request.minor == 0) {
-        connection_abort(c, ABORT_CLIENT_LEFT);
-        return;
-    }
-    if (socket_has_error(c)) {
+    if (c->reader.request.minor == 0 || socket_has_error(c)) {
         connection_abort(c, ABORT_CLIENT_LEFT);
         return;
     }
