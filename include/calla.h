@@ -264,8 +264,8 @@ typedef struct calla_force {
     int32_t unless[CALLA_MAX_FORCED]; /* [n_unless]: an answer that has one of these by then is left alone */
 } calla_force;
 
-/* Says before each token what it may be, as a matcher does.  Called on the engine's thread.  mask may be asked twice for the same token (a
- * step was given up); took comes once for each.  What is forced outranks the guide.  A mask that allows no token ends the job with an error. */
+/* Says before each token what it may be.  Called on the engine's thread.  mask may be asked twice for the same token (a step was given up);
+ * took comes once for each.  What is forced outranks the guide.  A mask that allows no token ends the job with an error. */
 typedef struct calla_guide {
     const uint32_t *(*mask)(void *user);  /* a bit for each of info.vocabulary tokens, valid until the next call; NULL: anything */
     void (*took)(void *user, int32_t id); /* a token of the answer, forced ones too; before its event */

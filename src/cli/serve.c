@@ -1,5 +1,5 @@
-/* serve.c: calla serve: listens at once, opens the engine on a thread of its own (meanwhile /health says how far that is), serves until told to
- * stop. */
+/* serve.c: calla serve: listens at once, opens the engine on a thread of its own (meanwhile /health says how far that is), serves until
+ * told to stop. */
 #include "server/server.h"
 
 #include <pthread.h>

@@ -1,8 +1,9 @@
 /* guard.h: which requests may reach the routes at all.
  *
  * Browsers must be kept out: a page of any site can send requests to 127.0.0.1 or to a machine of the same network, or let its own name
- * resolve to one.  Hence the Host header must be a name of this server (or an address, where it listens on more than this machine: no
- * page can be made to send another one than its own), and Origin must be its own or one that was allowed by option.  People are kept out by keys. */
+ * resolve to one.  Hence the Host header must be a name of this server (or an address, where it listens on more than this machine: no page
+ * can be made to send another one than its own), and Origin must be its own or one that was allowed by option.  People are kept out by
+ * keys. */
 #ifndef CALLA_SERVER_GUARD_H
 #define CALLA_SERVER_GUARD_H
 

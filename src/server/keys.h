@@ -1,4 +1,5 @@
-/* keys.h: the API keys of this server, read from a file once, at the start: one a line; empty lines and those that begin with # are skipped. */
+/* keys.h: the API keys of this server, read from a file once, at the start: one a line; empty lines and those that begin with # are
+ * skipped. */
 #ifndef CALLA_SERVER_KEYS_H
 #define CALLA_SERVER_KEYS_H
 

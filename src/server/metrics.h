@@ -1,6 +1,7 @@
 /* metrics.h: what the server counts, and GET /metrics, which prints it in the text form of Prometheus.  Loop thread only.
  *
- * Names, units and meanings are in docs/operations.md.  Labels have few values, all known beforehand: nothing that a client sends becomes one. */
+ * Names, units and meanings are in docs/operations.md.  Labels have few values, all known beforehand: nothing that a client sends becomes
+ * one. */
 #ifndef CALLA_SERVER_METRICS_H
 #define CALLA_SERVER_METRICS_H
 

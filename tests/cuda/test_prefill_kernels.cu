@@ -1,5 +1,6 @@
-/* test_prefill_kernels.cu: the kernels of prompts, and the products of single rows, against double arithmetic on the CPU, over odd sizes; then the speed at the sizes of the
- * model.  A program of its own, for a machine with a GPU: prints a line for each check and `N passed, N failed`.
+/* test_prefill_kernels.cu: the kernels of prompts, and the products of single rows, against double arithmetic on the CPU, over odd sizes;
+ * then the speed at the sizes of the model.  A program of its own, for a machine with a GPU: prints a line for each check and `N passed, N
+ * failed`.
  *
  *     test_prefill_kernels [check | small | time | profile]
  *

@@ -1,4 +1,5 @@
-/* test_pocket.c: recorded chats of pocket through the engine on the Metal backend, several at once, so that prompts and tokens mix, one of them cancelled. */
+/* test_pocket.c: recorded chats of pocket through the engine on the Metal backend, several at once, so that prompts and tokens mix, one of
+ * them cancelled. */
 #include <stdlib.h>
 
 #include "base/json.h"

@@ -3,8 +3,8 @@
  * The input is cut into groups of 64, as the weights are, and each is taken as q·s with q of 16 bits: 256·hi + lo, two bytes, two columns
  * of B.  Codes enter mma.m16n8k32 as they are: a word of a tile (kernels.h) masked is four codes of output g, the other nibbles are those of
  * output g + 8, left in the upper half of their bytes (16 times as much, which the scale takes back).  So a tile costs eight masks and two
- * products; with all else the head executes 63 instructions of a warp for each, where bf16 fragments took 121.  Sums of a group are exact; what is lost is the rounding of the input, at most
- * 1.6e-5 of the largest of its group.
+ * products; with all else the head executes 63 instructions of a warp for each, where bf16 fragments took 121.  Sums of a group are exact;
+ * what is lost is the rounding of the input, at most 1.6e-5 of the largest of its group.
  *
  * The 8 columns of B serve four groups at a time: group i of a chunk of four tiles is nonzero in columns 2i and 2i + 1 only, so that one
  * accumulator takes the whole chunk, and lane (g, t) ends with the sums of outputs g and g + 8 over group t: it scales these, and no other

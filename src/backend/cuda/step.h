@@ -20,7 +20,6 @@ typedef struct cuda_device { /* what grids depend on */
     bool early;     /* dependent launch is there */
 } cuda_device;
 
-/* Raises the limit of shared memory of the kernels that need it; once per device. */
 /* Raise the limit of shared memory of the kernels that need it; once per device. */
 cudaError_t linear_prepare(const cuda_device *device);
 cudaError_t moe_prepare(const cuda_device *device);
