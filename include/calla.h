@@ -132,6 +132,51 @@ const char *calla_answer_stopped_by(const calla_answer *answer);
 calla_status calla_answer_finish(calla_answer *answer, bool cut, calla_error *err);
 void calla_answer_close(calla_answer *answer);
 
+/* ---- forms: answers held to a JSON schema, a regular expression, a choice, or to the tools of the request. ---- */
+
+/* A form that an answer is held to.  Immutable, reference counted: any number of matchers on any threads.  The text it was compiled
+ * with must outlive it. */
+typedef struct calla_form calla_form;
+
+typedef enum calla_form_kind {
+    CALLA_FORM_NONE,
+    CALLA_FORM_JSON_OBJECT,
+    CALLA_FORM_JSON_SCHEMA,
+    CALLA_FORM_REGEX,
+    CALLA_FORM_CHOICE
+} calla_form_kind;
+
+typedef enum calla_tool_choice { CALLA_TOOLS_AUTO, CALLA_TOOLS_REQUIRED, CALLA_TOOLS_NAMED, CALLA_TOOLS_NONE } calla_tool_choice;
+
+typedef struct calla_form_options {
+    calla_form_kind kind; /* of the content; NONE: free text */
+    const char *source;   /* [n_source] a JSON schema; a regular expression, of the whole content; a JSON array of strings */
+    size_t n_source;
+    bool strict_schema;     /* what is not understood is CALLA_E_UNSUPPORTED, which names keyword and path; else it only loosens */
+    const char *tools_json; /* as calla_answer_options.tools_json, or NULL; a tool's own "strict": true is honoured */
+    calla_tool_choice tool_choice;
+    const char *tool_name; /* of NAMED */
+    bool one_call;         /* at most one call in an answer */
+} calla_form_options;
+
+/* Bounded in states, memory and time: over it CALLA_E_LIMIT, which names the keyword and its path.  Any thread.  docs/structured.md
+ * says what is understood. */
+calla_status calla_form_compile(const calla_text *text, const calla_form_options *options, calla_form **out, calla_error *err);
+calla_form *calla_form_share(calla_form *form); /* one more owner: returns form */
+void calla_form_release(calla_form *form);      /* NULL is allowed */
+
+/* One answer under way, held to a form.  One thread at a time. */
+typedef struct calla_matcher calla_matcher;
+
+/* thinking: the prompt ended inside <think>, and the form begins behind </think>.  Keeps the form alive. */
+calla_status calla_matcher_open(calla_form *form, bool thinking, calla_matcher **out, calla_error *err);
+/* What the next token may be: a bitset of calla_text_vocabulary bits in 32-bit words, never all zero; NULL: anything.  Valid until the
+ * next call with this matcher.  A stop token is among them only where the answer may end. */
+const uint32_t *calla_matcher_mask(calla_matcher *matcher);
+/* The next token is id.  CALLA_E_ARGUMENT if the mask forbids it, and nothing has changed. */
+calla_status calla_matcher_took(calla_matcher *matcher, int32_t id);
+void calla_matcher_close(calla_matcher *matcher); /* NULL is allowed */
+
 /* --------------------------------------------------------------- engine --------------------------------------------------- */
 
 /* One loaded model on one device, with its own thread.  All functions below may be called from any thread. */
