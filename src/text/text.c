@@ -1,6 +1,7 @@
 /* text.c: the public calla_text_* functions: opening a folder's text side, and plain conversions between text, JSON and ids.
  *
- * Owns nothing but the shell: ids come from tokenizer.c, prompts from template.c.  A calla_text is immutable once open. */
+ * Owns nothing but the shell: ids come from tokenizer.c, prompts from template.c.  A calla_text is immutable
+ * once open, but for what is made when it is first asked for. */
 #include "text/text.h"
 
 #include <string.h>
@@ -13,7 +14,10 @@ calla_status calla_text_open(const char *model_dir, calla_text **out, calla_erro
     if (err) *err = (calla_error){0};
     calla_text *text = mem_calloc(1, sizeof *text);
     if (!text) return error_nomem(err, "the text side of a model");
-    calla_status status = tokenizer_open(model_dir, &text->tokenizer, err);
+    text->lazy = mem_calloc(1, sizeof *text->lazy);
+    calla_status status = text->lazy ? CALLA_OK : error_nomem(err, "the text side of a model");
+    if (text->lazy) pthread_mutex_init(&text->lazy->mutex, NULL);
+    if (!status) status = tokenizer_open(model_dir, &text->tokenizer, err);
     if (!status) status = template_detect(model_dir, &text->template_kind, err);
     if (status) {
         calla_text_close(text);
@@ -25,8 +29,22 @@ calla_status calla_text_open(const char *model_dir, calla_text **out, calla_erro
 
 void calla_text_close(calla_text *text) {
     if (!text) return;
+    if (text->lazy) {
+        form_trie_free(text->lazy->trie);
+        pthread_mutex_destroy(&text->lazy->mutex);
+        mem_free(text->lazy);
+    }
     tokenizer_close(text->tokenizer);
     mem_free(text);
+}
+
+calla_status text_trie(const calla_text *text, const form_trie **out, calla_error *err) {
+    calla_status status = CALLA_OK;
+    pthread_mutex_lock(&text->lazy->mutex);
+    if (!text->lazy->trie) status = form_trie_build(text->tokenizer, &text->lazy->trie, err);
+    *out = text->lazy->trie;
+    pthread_mutex_unlock(&text->lazy->mutex);
+    return status;
 }
 
 uint32_t calla_text_vocabulary(const calla_text *text) { return tokenizer_vocabulary(text->tokenizer); }

@@ -2,14 +2,27 @@
 #ifndef CALLA_TEXT_TEXT_H
 #define CALLA_TEXT_TEXT_H
 
+#include <pthread.h>
+
 #include "base/json.h"
+#include "text/form/form_trie.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
+
+/* What is made when it is first asked for: most answers need none of it. */
+typedef struct text_lazy {
+    pthread_mutex_t mutex;
+    form_trie *trie; /* NULL: not yet */
+} text_lazy;
 
 struct calla_text {
     tokenizer *tokenizer;
     template_kind template_kind;
+    text_lazy *lazy;
 };
+
+/* The vocabulary as forms need it, built by the first caller; others wait for it.  Any thread.  It lives as long as text. */
+calla_status text_trie(const calla_text *text, const form_trie **out, calla_error *err);
 
 /* The same as calla_text_render for a parsed request and options. */
 calla_status text_render(const calla_text *text, const template_request *request, calla_prompt *out, calla_error *err);

@@ -1,0 +1,34 @@
+/* form_trie.h: the tokens that text is made of, as a trie that is walked from front to back.
+ *
+ * Added tokens are left out: text that is held to a form holds no control token, and the few that a form speaks of have their ids here.
+ * Immutable once built: any thread may read it.  Knows nothing of forms. */
+#ifndef CALLA_TEXT_FORM_TRIE_H
+#define CALLA_TEXT_FORM_TRIE_H
+
+#include "text/tokenizer.h"
+
+/* Nodes stand in preorder: a node is followed by those below it, and its next sibling or whatever else is not below it is at `skip`.  A
+ * walk therefore reads them in order, and jumps where a byte is refused. */
+typedef struct form_trie_node {
+    uint32_t skip;
+    int32_t token;  /* that ends here, or -1 */
+    uint16_t depth; /* bytes up to and with this one: 1 … longest */
+    uint8_t byte;
+} form_trie_node;
+
+typedef struct form_trie {
+    form_trie_node *nodes; /* [n_nodes] */
+    uint32_t n_nodes;
+    uint32_t n_words;                           /* 32-bit words of a mask */
+    uint32_t longest;                           /* bytes of a token */
+    int32_t *of_byte;                           /* [256] the token of each single byte: whatever byte a form wants can be had */
+    int32_t stop_id;                            /* ends the answer */
+    int32_t think_end_id, call_id, call_end_id; /* </think>, <tool_call>, </tool_call>; -1 where the tokenizer has none */
+} form_trie;
+
+/* CALLA_E_UNSUPPORTED for a vocabulary without a token that ends an answer, or without a token for each byte of UTF-8: a form could ask
+ * for what no token spells. */
+calla_status form_trie_build(const tokenizer *t, form_trie **out, calla_error *err);
+void form_trie_free(form_trie *trie); /* NULL is allowed */
+
+#endif
