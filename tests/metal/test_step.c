@@ -241,7 +241,23 @@ static void test_embed(void **state) {
 
 /* ---- head ---- */
 
-static void check_head(uint32_t bits, uint32_t group, uint32_t cols, uint32_t wanted, uint32_t vocabulary, uint32_t tokens) {
+/* A mask for most rows, each of its own density: every second id, few, one, none.  What lies in the place of a row without a mask, and
+ * behind the last id, is noise. */
+static uint32_t new_masks(uint32_t wanted, uint32_t tokens, uint32_t *mask) {
+    const uint32_t words = METAL_MASK_WORDS(tokens);
+    uint32_t masked = 0;
+    for (uint32_t w = 0; w < wanted; w++, mask += words) {
+        for (uint32_t i = 0; i < words; i++) mask[i] = kernel_number(0xFFFFFFFF);
+        if (w % 5 == 4) continue;
+        masked |= 1u << w;
+        for (uint32_t id = 0; id < tokens && w % 5; id++)
+            if (w % 5 > 1 || kernel_number(64)) mask[id / 32] &= ~(1u << id % 32);
+        if (w % 5 == 2 && tokens) mask[tokens / 2 / 32] |= 1u << tokens / 2 % 32;
+    }
+    return masked;
+}
+
+static void check_head(uint32_t bits, uint32_t group, uint32_t cols, uint32_t wanted, uint32_t vocabulary, uint32_t tokens, bool masks) {
     enum { ROWS = 11 };
     char name[64];
     weight_mat m = kernel_matrix(1, vocabulary, cols, bits, group);
@@ -256,9 +272,17 @@ static void check_head(uint32_t bits, uint32_t group, uint32_t cols, uint32_t wa
     for (uint32_t w = 0; w < wanted; w++) rows[w] = (w * 7 + 3) % ROWS;
     float *logits = kernel_nans((size_t)wanted * vocabulary);
     metal_best *best = kernel_alloc((size_t)wanted * METAL_HEAD_GROUPS * sizeof *best);
+    uint32_t *mask = kernel_alloc(((size_t)wanted * METAL_MASK_WORDS(tokens) + 1) * sizeof *mask);
+    const uint32_t masked = masks ? new_masks(wanted, tokens, mask) : 0;
     void *scratch = malloc(ref_sample_scratch_bytes(vocabulary));
     const metal_head_args a = {.w = kernel_metal_matrix(&m), .in = in.device, .logits = DEVICE(logits)};
-    const metal_step t = {.rows = ROWS, .wanted = wanted, .tokens = tokens, .wanted_row = DEVICE(rows), .best = DEVICE(best)};
+    const metal_step t = {.rows = ROWS,
+                          .wanted = wanted,
+                          .tokens = tokens,
+                          .wanted_row = DEVICE(rows),
+                          .best = DEVICE(best),
+                          .mask = DEVICE(mask),
+                          .masked = masked};
     name_of(name, "step_head", bits, wanted);
     kernel_run(
         name, &a, sizeof a, &t, KERNEL_GRID(METAL_HEAD_GROUPS, blocks(wanted, wanted == 1 ? 1 : METAL_STEP_ROWS), 1), METAL_LINEAR_THREADS,
@@ -280,7 +304,9 @@ static void check_head(uint32_t bits, uint32_t group, uint32_t cols, uint32_t wa
             if (b.value > all.value || (b.value == all.value && b.id < all.id)) all = b;
         }
         sample_result picked;
-        ref_sample(own, vocabulary, &(sample_request){.tokens = tokens, .repetition = 1, .top_p = 1}, scratch, &picked);
+        const sample_request request = {
+            .tokens = tokens, .repetition = 1, .top_p = 1, .mask = masked >> w & 1 ? mask + (size_t)w * METAL_MASK_WORDS(tokens) : NULL};
+        ref_sample(own, vocabulary, &request, scratch, &picked);
         assert_int_equal((int32_t)all.id, picked.id);
     }
     free(scratch);
@@ -289,11 +315,16 @@ static void check_head(uint32_t bits, uint32_t group, uint32_t cols, uint32_t wa
 
 static void test_head(void **state) {
     (void)state;
-    check_head(4, 64, 128, 1, METAL_HEAD_GROUPS * METAL_LINEAR_OUTPUTS + 37, METAL_HEAD_GROUPS * METAL_LINEAR_OUTPUTS + 20);
-    check_head(4, 64, 64, 9, 333, 300);
-    check_head(8, 32, 96, 3, 320, 320);
-    check_head(16, 0, 64, 5, 100, 90);
-    check_head(16, 0, 64, 1, 3, 0); /* no candidate */
+    check_head(4, 64, 128, 1, METAL_HEAD_GROUPS * METAL_LINEAR_OUTPUTS + 37, METAL_HEAD_GROUPS * METAL_LINEAR_OUTPUTS + 20, false);
+    check_head(4, 64, 64, 9, 333, 300, false);
+    check_head(8, 32, 96, 3, 320, 320, false);
+    check_head(16, 0, 64, 5, 100, 90, false);
+    check_head(16, 0, 64, 1, 3, 0, false); /* no candidate */
+    /* held to masks */
+    check_head(4, 64, 64, 1, 333, 300, true);
+    check_head(4, 64, 64, 9, 333, 300, true);
+    check_head(8, 32, 96, 8, 321, 321, true);
+    for (int i = 0; i < 8; i++) check_head(16, 0, 64, 5, 100, 90, true); /* NaN and infinities, allowed and not */
 }
 
 /* ---- routing ---- */

@@ -75,14 +75,16 @@ typedef struct metal_step {
     METAL_PTR(const metal_best) best_before; /* [wanted of the step before][METAL_HEAD_GROUPS] */
     METAL_PTR(metal_best) best;              /* [wanted][METAL_HEAD_GROUPS] of this step */
     METAL_PTR(const uint32_t) short_row;     /* [short_rows] rows whose attention step_attention computes; all in a batch of few rows */
+    METAL_PTR(const uint32_t) mask;          /* [wanted][METAL_MASK_WORDS(tokens)]: bit i: id i may be best; only where `masked` says so */
     uint32_t rows, segments, wanted;
     uint32_t tokens;      /* ids at or above are padding and never best */
     uint32_t splits;      /* of attention: blocks that a row's positions are cut into, 1 … METAL_MAX_SPLITS */
     uint32_t short_rows;  /* short_rows · splits is at most METAL_MOST_PARTIALS, or splits is 1 */
     uint32_t long_splits; /* of attention_…; rows · long_splits is at most METAL_MOST_PARTIALS, or long_splits is 1 (or 0) */
-    uint32_t unused;
+    uint32_t masked;      /* bit w: wanted row w has a mask; of others all ids may be best */
 } metal_step;
-METAL_SIZE(metal_step, 112);
+METAL_SIZE(metal_step, 120);
+#define METAL_MASK_WORDS(tokens) (((tokens) + 31) / 32)
 
 /* ---- rows as inputs of few-row products ---- */
 
@@ -226,7 +228,8 @@ METAL_SIZE(metal_attention_args, 88);
 /* Tiles are read whole: behind the last query there is room for 64 of whatever value. */
 #define METAL_QUERIES(rows, heads) (((uint64_t)(rows) * (heads) + 64) * 256)
 
-/* step_head_{q4,q8,b16}_{r1,r8}: logits of the wanted rows and t.best.  in.source is METAL_NORM; row w of it is row t.wanted_row[w] of in.x.
+/* step_head_{q4,q8,b16}_{r1,r8}: logits of the wanted rows, whatever their masks, and t.best.  in.source is METAL_NORM; row w of it is row
+ * t.wanted_row[w] of in.x.
  * Threadgroup g loops over the outputs; its best goes to t.best[w·METAL_HEAD_GROUPS + g] (all of them are written).
  * grid (METAL_HEAD_GROUPS, ⌈wanted / rows of the instance⌉), METAL_LINEAR_THREADS threads, METAL_TG_HEAD bytes. */
 enum { METAL_TG_HEAD = 256 };

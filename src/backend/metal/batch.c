@@ -14,7 +14,7 @@ typedef struct rows_at { /* offsets of what describes rows */
 } rows_at;
 
 typedef struct layout {
-    uint64_t step[STEPS], best, page_table, bytes;
+    uint64_t step[STEPS], best, mask, page_table, bytes;
     rows_at all, last;
 } layout;
 
@@ -36,24 +36,25 @@ static rows_at take_rows(uint64_t *at, uint32_t rows, uint32_t segments, uint32_
     return r;
 }
 
-static layout lay_out(const backend_limits *n) {
+static layout lay_out(const model_shape *s, const backend_limits *n) {
     layout l;
     uint64_t at = 0;
     for (int i = 0; i < STEPS; i++) l.step[i] = take(&at, sizeof(metal_step));
     l.all = take_rows(&at, n->rows, n->segments, n->wanted);
     l.last = take_rows(&at, n->wanted, n->segments, n->wanted);
     l.best = take(&at, sizeof(metal_best) * METAL_HEAD_GROUPS * METAL_STEP_ROWS);
+    l.mask = take(&at, sizeof(uint32_t) * METAL_MASK_WORDS((uint64_t)s->vocabulary) * METAL_STEP_ROWS);
     l.page_table = take(&at, (uint64_t)n->segments * n->pages * 4); /* may be long and mostly empty */
     l.bytes = at;
     return l;
 }
 
-uint64_t metal_ring_slot_bytes(const backend_limits *n) { return lay_out(n).bytes; }
+uint64_t metal_ring_slot_bytes(const model_shape *s, const backend_limits *n) { return lay_out(s, n).bytes; }
 
 static uint64_t slot(const backend *b, uint32_t at) { return b->ring.slot_bytes * at; }
 
 const metal_best *metal_batch_best(const backend *b) {
-    return (const metal_best *)(const void *)(b->ring.memory.host + slot(b, b->ring.at) + lay_out(&b->limits).best);
+    return (const metal_best *)(const void *)(b->ring.memory.host + slot(b, b->ring.at) + lay_out(b->s, &b->limits).best);
 }
 
 /* An id for the device: -1 - w names wanted row w of the step before, whose token the host need not know. */
@@ -111,8 +112,27 @@ static void copy(uint8_t *to, const void *from, uint64_t bytes) {
     if (bytes) memcpy(to, from, bytes);
 }
 
+const sample_request *metal_batch_request(const row_batch *t, uint32_t wanted) {
+    for (uint32_t i = 0; i < t->samples; i++)
+        if (t->sample_of[i] == wanted && t->sample[i].tokens == t->sample[0].tokens) return &t->sample[i];
+    return NULL;
+}
+
+/* The masks of the wanted rows, each at its row's place; returns the bits of the rows that have one.  Of many wanted rows the host picks. */
+static uint32_t write_masks(const row_batch *t, uint32_t *to) {
+    uint32_t masked = 0;
+    for (uint32_t w = 0; w < t->wanted && t->wanted <= METAL_STEP_ROWS; w++) {
+        const sample_request *r = metal_batch_request(t, w);
+        if (!r || !r->mask) continue;
+        const uint64_t words = METAL_MASK_WORDS((uint64_t)r->tokens);
+        memcpy(to + w * words, r->mask, words * sizeof *to);
+        masked |= 1u << w;
+    }
+    return masked;
+}
+
 /* Descriptor `step` of the slot for batch t, its arrays at r. */
-static metal_view write_view(const backend *b, const row_batch *t, const layout *l, const rows_at *r, uint32_t step) {
+static metal_view write_view(const backend *b, const row_batch *t, const layout *l, const rows_at *r, uint32_t step, uint32_t masked) {
     const uint64_t base = slot(b, b->ring.at), device = b->ring.memory.address + base;
     uint8_t *host = b->ring.memory.host + base;
     metal_view v = {.step = base + l->step[step],
@@ -138,25 +158,28 @@ static metal_view write_view(const backend *b, const row_batch *t, const layout 
                           .best_before = b->ring.memory.address + slot(b, (b->ring.at + 1) % METAL_RING) + l->best,
                           .best = device + l->best,
                           .short_row = device + r->short_row,
+                          .mask = device + l->mask,
                           .rows = t->rows,
                           .segments = t->segments,
                           .wanted = t->wanted,
                           .tokens = t->samples ? t->sample[0].tokens : b->s->vocabulary, /* another one is sampled by the host */
                           .splits = v.splits,
                           .short_rows = v.short_rows,
-                          .long_splits = v.long_splits};
+                          .long_splits = v.long_splits,
+                          .masked = masked};
     memcpy(host + l->step[step], &s, sizeof s);
     return v;
 }
 
 void metal_batch_write(backend *b, const row_batch *t) {
-    const layout l = lay_out(&b->limits);
+    const layout l = lay_out(b->s, &b->limits);
     b->ring.at = (b->ring.at + 1) % METAL_RING;
     uint8_t *host = b->ring.memory.host + slot(b, b->ring.at);
     const batch_segment *end = &t->segment[t->segments - 1];
     copy(host + l.page_table, t->page_table, ((uint64_t)end->first_page + end->pages) * 4);
-    b->whole = write_view(b, t, &l, &l.all, 0);
-    if (t->last && b->whole.path == MANY_ROWS) b->last = write_view(b, t->last, &l, &l.last, 1);
+    const uint32_t masked = write_masks(t, (uint32_t *)(void *)(host + l.mask));
+    b->whole = write_view(b, t, &l, &l.all, 0, masked);
+    if (t->last && b->whole.path == MANY_ROWS) b->last = write_view(b, t->last, &l, &l.last, 1, masked);
     /* where the last layer has moved the wanted rows together (run.c), the head finds them there */
     const bool moved = t->last && b->whole.path == MANY_ROWS && b->s->is_attention[b->s->layers - 1];
     metal_step s;

@@ -102,7 +102,7 @@ static uint64_t metal_scratch_bytes(const model_shape *s, const backend_limits *
 
 /* All of it against what the system lets the GPU keep in memory: beyond, it swaps or fails in the middle of an answer. */
 static calla_status check_room(const backend *b, const uint64_t *bytes, calla_error *err) {
-    uint64_t buffers = METAL_RING * metal_ring_slot_bytes(&b->limits), largest = 0;
+    uint64_t buffers = METAL_RING * metal_ring_slot_bytes(b->s, &b->limits), largest = 0;
     for (int i = 0; i < BUF_COUNT; i++) {
         buffers += bytes[i];
         largest = bytes[i] > largest ? bytes[i] : largest;
@@ -131,7 +131,7 @@ static calla_status metal_allocate(backend *b, const uint64_t *bytes, calla_erro
     for (uint32_t i = 0; i < b->weights.memories && !status; i++)
         status = gpu_allocate(b->gpu, b->weights.memory[i].bytes, "weights", &b->weights.memory[i], err);
     for (int i = 0; i < BUF_COUNT && !status; i++) status = gpu_allocate(b->gpu, bytes[i], what[i] ? what[i] : "batches", &b->buf[i], err);
-    b->ring.slot_bytes = metal_ring_slot_bytes(&b->limits);
+    b->ring.slot_bytes = metal_ring_slot_bytes(b->s, &b->limits);
     if (!status) status = gpu_allocate(b->gpu, METAL_RING * b->ring.slot_bytes, "descriptors of batches", &b->ring.memory, err);
     if (!status) status = metal_place_weights(b, err);
     if (status) return status;

@@ -200,9 +200,11 @@ calla_status metal_prepare(backend *b, calla_error *err);
 void metal_prepared_free(backend *b);
 
 /* ---- batch.c ---- */
-uint64_t metal_ring_slot_bytes(const backend_limits *n);
+uint64_t metal_ring_slot_bytes(const model_shape *s, const backend_limits *n);
 /* Writes the descriptors of a batch into the next slot of the ring, and sets whole, last and head. */
 void metal_batch_write(backend *b, const row_batch *t);
+/* The request that the device answers for a wanted row: of those with the vocabulary of the batch's first one, the row's first; or NULL. */
+const sample_request *metal_batch_request(const row_batch *t, uint32_t wanted);
 /* The best of each threadgroup of the head in this step's slot: [wanted][METAL_HEAD_GROUPS]. */
 const metal_best *metal_batch_best(const backend *b);
 

@@ -1,13 +1,15 @@
 /* results.c: what a step brought: tokens, and logits where they lie.
  *
- * The device leaves the best token of each of the head's threadgroups.  A request for more than the largest logit (temperature, penalties,
- * bias, mask, log-probabilities) is sampled here by the reference's sampler, so that the answer is the same on every device. */
+ * The device leaves the best token of each of the head's threadgroups, of those that the row's mask allows.  A request for more than that
+ * (temperature, penalties, bias, log-probabilities) is sampled here by the reference's sampler, so that the answer is the same on every
+ * device. */
 #include "backend/metal/metal.h"
 #include "backend/ref/sample.h"
 
-static bool is_plain(const sample_request *r, uint32_t tokens) {
-    const bool penalties = (r->repetition != 1.0f && r->n_seen) || r->n_counts || r->n_bias || r->mask;
-    return r->tokens == tokens && !(r->temperature > 0) && !penalties && !r->logprob;
+/* It asks for the largest logit under the mask that the device had for the row. */
+static bool is_answered(const sample_request *r, const sample_request *of_device) {
+    const bool penalties = (r->repetition != 1.0f && r->n_seen) || r->n_counts || r->n_bias;
+    return of_device && r->tokens == of_device->tokens && r->mask == of_device->mask && !(r->temperature > 0) && !penalties && !r->logprob;
 }
 
 static int32_t best_of(const metal_best *best) {
@@ -25,7 +27,7 @@ void metal_results(backend *b) {
     const float *logits = (const float *)(const void *)b->buf[BUF_LOGITS].host;
     for (uint32_t i = 0; i < t->samples; i++) {
         const uint32_t wanted = t->sample_of[i];
-        const bool known = t->wanted <= METAL_STEP_ROWS && is_plain(&t->sample[i], t->sample[0].tokens);
+        const bool known = t->wanted <= METAL_STEP_ROWS && is_answered(&t->sample[i], metal_batch_request(t, wanted));
         b->best_of[i] = known ? wanted : UINT32_MAX;
         if (known)
             b->results[i] = (sample_result){.id = best_of(metal_batch_best(b) + (uint64_t)wanted * METAL_HEAD_GROUPS)};

@@ -253,7 +253,8 @@ kernel void step_head(constant metal_head_args &a [[buffer(0)]], constant metal_
 
     metal_best mine = {-INFINITY, 0xFFFFFFFFu}; /* of this lane's row and its outputs */
     const uint r = lane / STEP_OUTPUTS;
-    const bool has_row = r < ROWS && in.has(r);
+    const bool has_row = r < ROWS && in.has(r), masked = has_row && (t.masked >> (first_row + r) & 1);
+    device const uint32_t *mask = t.mask + (first_row + r) * METAL_MASK_WORDS(t.tokens);
     for (uint block = group.x; block * METAL_LINEAR_OUTPUTS < a.w.rows; block += METAL_HEAD_GROUPS) {
         const uint first_output = block * METAL_LINEAR_OUTPUTS + simdgroup * STEP_OUTPUTS, o = first_output + lane % STEP_OUTPUTS;
         matrix_row<BITS> w[STEP_OUTPUTS];
@@ -265,7 +266,8 @@ kernel void step_head(constant metal_head_args &a [[buffer(0)]], constant metal_
         const float logit = sums_of<ROWS>(acc, in, lane);
         if (!has_row || o >= a.w.rows) continue;
         a.logits[(ulong)(first_row + r) * a.w.rows + o] = logit;
-        if (o < t.tokens && candidate(logit) > mine.value) {
+        if (o >= t.tokens || (masked && !(mask[o / 32] >> o % 32 & 1))) continue;
+        if (candidate(logit) > mine.value) {
             mine.value = candidate(logit);
             mine.id = o;
         }
