@@ -7,7 +7,8 @@
  *     [<think>\n] REASONING \n</think>\n\n CONTENT [\n\n<tool_call>\n<function=…>…</function>\n</tool_call>[\n<tool_call>…]]
  * Tags are single tokens, and as tokens they count anywhere.  A tag spelled in letters counts only at the start of a line, and there
  * only </think> followed by a line end, or a call of a tool that the request has: a model that talks about tags is not cut short, and a
- * model that drifts is understood.  The same text gives the same pieces however it is cut into tokens.
+ * model that drifts is understood.  An answer that is held to a form does not drift, and may have such letters in a string: there only
+ * tokens are tags.  The same text gives the same pieces however it is cut into tokens.
  *
  * Invariants: nothing the model wrote is lost except white space around tags and the control tokens themselves: what turns out to be
  * no call is content.  Every piece is valid UTF-8. */
@@ -30,7 +31,7 @@ static const char *const tag_text[TAGS] = {"", "<think>", "</think>", "<tool_cal
 struct calla_answer {
     const tokenizer *tokenizer;
     int32_t tag_id[TAGS]; /* -1 where the tokenizer has none */
-    bool raw, finished, failed;
+    bool raw, only_tokens, finished, failed;
     bool tool_calls; /* tools were given: calls are looked for */
     tool_set tools;
     utf8_stream utf8;
@@ -213,7 +214,7 @@ static bool begin_live_function(calla_answer *a, bool ended) {
     drop_front(&a->call, space);
     const char *s = a->call.data;
     const size_t n = a->call.n;
-    const int closing = n ? begins(s, n, tag_text[TAG_CALL_END]) : -1; /* in letters */
+    const int closing = !n ? -1 : a->only_tokens ? 0 : begins(s, n, tag_text[TAG_CALL_END]); /* in letters */
     const tool_call_state head = n ? tool_call_head(&a->tools, s, n, false) : TOOL_CALL_INCOMPLETE;
     if (head == TOOL_CALL_COMPLETE) {
         a->live_between = false;
@@ -295,7 +296,7 @@ typedef enum line_kind { LINE_TEXT, LINE_UNKNOWN, LINE_THINK_END, LINE_CALL_LETT
 /* What the beginning s [n] of a line is. */
 static line_kind classify(const calla_answer *a, const char *s, size_t n) {
     line_kind kind = LINE_TEXT;
-    if (*s != '<') return kind;
+    if (*s != '<' || a->only_tokens) return kind;
     if (a->state == IN_REASONING) {
         const size_t length = strlen(tag_text[TAG_THINK_END]);
         const int found = begins(s, n, tag_text[TAG_THINK_END]);
@@ -479,6 +480,7 @@ calla_status calla_answer_open(const calla_text *text, const calla_answer_option
     a->tokenizer = text->tokenizer;
     for (int i = TAG_THINK; i < TAGS; i++) a->tag_id[i] = tokenizer_find_added(text->tokenizer, tag_text[i]);
     a->raw = options->raw;
+    a->only_tokens = options->only_tokens;
     a->out.fn = options->piece;
     a->out.user = options->user;
     a->stop_strings = options->stop;

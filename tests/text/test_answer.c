@@ -194,11 +194,28 @@ static void spelled_tags_count_only_in_their_place(void **state) {
            "C:Write\n<tool_call>\nand\n<function=unknown>\n</function>\n");
 }
 
-/* ------------------------------------------------------------- calls ----------------------------------------------------- */
-
 #define PARIS "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n"
 #define PARIS_CALL "<tool_call>\n" PARIS "</tool_call>"
 #define PARIS_OUT "T:get_weather {\"city\":\"Paris\"}"
+
+/* Where only tokens are tags, letters of any tag in any place are text: a document of a form may hold them. */
+static void letters_are_no_tags_when_only_tokens_are(void **state) {
+    (void)state;
+    static const struct {
+        const char *script, *expected;
+    } cases[] = {
+        {"hm\n\1</think>\n\n\1<tool_call>\n</think>\n\n{}", "R:hm\n</think>\n\n<tool_call>|C:{}"},
+        {"</think>\n\n{\"a\":\n\1<tool_call>\n" PARIS "\1</tool_call>}\n" PARIS, "C:{\"a\":\n<tool_call>\n" PARIS "</tool_call>}\n" PARIS},
+        {"</think>\n\na\n\1</think>\n", "C:a\n</think>\n"},
+        {"</think>\n\n" PARIS_CALL "\n" PARIS_CALL, PARIS_OUT "|" PARIS_OUT},
+        {"</think>\n\n<tool_call>\n" PARIS "\1</tool_call></tool_call>", PARIS_OUT "|C:</tool_call></tool_call>"},
+    };
+    const calla_answer_options options = {.thinking = true, .only_tokens = true, .tools_json = tools};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_n(cases[i].script, strlen(cases[i].script), options, cases[i].expected, false);
+}
+
+/* ------------------------------------------------------------- calls ----------------------------------------------------- */
 
 static void tool_calls_are_delivered_whole(void **state) {
     (void)state;
@@ -578,6 +595,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reasoning_and_content_are_told_apart),
         cmocka_unit_test(spelled_tags_count_only_in_their_place),
+        cmocka_unit_test(letters_are_no_tags_when_only_tokens_are),
         cmocka_unit_test(tool_calls_are_delivered_whole),
         cmocka_unit_test(a_call_may_open_within_reasoning),
         cmocka_unit_test(slightly_wrong_calls_are_understood),
