@@ -157,7 +157,7 @@ bool chat_read_tools(conversation *c, json_object *tools, api_error *e) {
         const char *function_name = params_string(params_member(function, "name"));
         if (!function_name || !*function_name) return api_error_set(e, 400, NULL, name, "%s.function must be an object with a name", name);
         conversation_tool(c, function_name, params_string(params_member(function, "description")),
-                          json_object_get(params_member(function, "parameters")));
+                          json_object_get(params_member(function, "parameters")), params_member(function, "strict"));
     }
     return true;
 }

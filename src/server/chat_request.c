@@ -16,14 +16,6 @@ static bool read_tools(void *request, const char *name, json_object *value, api_
     return chat_read_tools(request, value, e);
 }
 
-static bool read_tool_choice(void *request, const char *name, json_object *value, api_error *e) {
-    const char *word = params_string(value);
-    if (!word) word = "";
-    ((conversation *)request)->no_tools = !strcmp(word, "none");
-    if (!strcmp(word, "none") || !strcmp(word, "auto")) return true;
-    return api_error_set(e, 400, "unsupported_parameter", name, "%s can be \"auto\" or \"none\": calls cannot be forced yet", name);
-}
-
 typedef struct stream_options {
     bool include_usage;
 } stream_options;
@@ -45,11 +37,6 @@ static bool read_stream_options(void *request, const char *name, json_object *va
 
 /* ----------------------------------------------------------- harmless values --------------------------------------------- */
 
-static bool is_text_format(json_object *value) {
-    const char *type = params_string(params_member(value, "type"));
-    return type && !strcmp(type, "text");
-}
-
 static bool is_text_modality(json_object *value) {
     if (!json_object_is_type(value, json_type_array) || json_object_array_length(value) != 1) return false;
     const char *only = params_string(json_object_array_get_idx(value, 0));
@@ -70,7 +57,13 @@ static const param rows[] = {
      .type = "array",
      .help = "Roles system, developer, user, assistant, tool and function, in any order. A last assistant message is continued."},
     {.name = "tools", .kind = PARAM_CUSTOM, .read = read_tools, .type = "array", .help = "Functions that the model may call."},
-    {.name = "tool_choice", .kind = PARAM_CUSTOM, .read = read_tool_choice, .type = "string", .help = "`auto` or `none`."},
+    {.name = "tool_choice",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_tool_choice,
+     .type = "string or object",
+     .help =
+         "`auto`, `none`, `required`, or an object: of type `function` the tool that must be called, of type `allowed_tools` those that "
+         "may be."},
     {.name = "stream_options",
      .kind = PARAM_CUSTOM,
      .read = read_stream_options,
@@ -102,7 +95,6 @@ static const param rows[] = {
      .max = CALLA_MAX_TOP_LOGPROBS,
      .help = "And of so many alternatives at each place."},
 
-    {.name = "response_format", .kind = PARAM_REFUSED, .harmless = is_text_format, .help = "ask for JSON in the prompt and check it"},
     {.name = "functions", .kind = PARAM_REFUSED, .harmless = is_empty_array, .help = "send tools instead"},
     {.name = "function_call", .kind = PARAM_REFUSED, .help = "send tools and tool_choice instead"},
     {.name = "modalities", .kind = PARAM_REFUSED, .harmless = is_text_modality, .help = "this server answers in text only"},

@@ -13,11 +13,13 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/utf8.h"
+#include "server/compiled_forms.h"
 #include "server/entropy.h"
 #include "server/reply.h"
 
 enum {
-    WORKER_BYTES = 8 << 10, /* bodies above this are parsed and tokenized by the worker: below, it takes less than a millisecond */
+    WORKER_BYTES = 8 << 10, /* bodies above this are parsed and tokenized by the worker: below, it takes less than a millisecond.  Forms
+                             * that are new are compiled there in any case */
     TICK_MS = 500,          /* how often a stream is looked at … */
     SILENCE_MS = 1000,      /* … and given a sign of life if it was silent for so long: never 2 s without a byte */
     HEADER_BYTES = 1536,
@@ -55,6 +57,7 @@ static void destroy(completion *c) {
     mem_free(c->own);
     for (size_t i = 0; i < c->n_prompts; i++) calla_prompt_free(&c->prompts[i]);
     mem_free(c->prompts);
+    calla_form_release(c->form);
     buffer_free(&c->body);
     buffer_free(&c->line);
     if (c->prev)
@@ -381,6 +384,9 @@ static bool start_choice(completion *c, uint32_t index, calla_error *err) {
     choice->in_reasoning = prompt->thinking;
     const calla_answer_options answer = {.thinking = prompt->thinking,
                                          .raw = c->dialect->raw,
+                                         /* Letters are beyond a form: a call spelled in them, as models do at times, is taken
+                                          * for one where nothing is owed. */
+                                         .only_tokens = c->form && conversation_form_is_owed(r),
                                          .stop = r->stop,
                                          .n_stop = r->n_stop,
                                          .tools_json = conversation_tools_json(r),
@@ -395,7 +401,10 @@ static bool start_choice(completion *c, uint32_t index, calla_error *err) {
         .sampling = r->sampling, .max_tokens = r->max_tokens, .logprobs = r->logprobs, .n_top_logprobs = r->top_logprobs};
     options.sampling.choice = index;
     if (prompt->thinking) limit_thought(c, &options.force);
-    return !job_start(c->server->mailbox, c->server->engine, prompt->ids.ids, prompt->ids.n, &options, on_news, choice, &choice->job, err);
+    calla_matcher *matcher = NULL;
+    if (c->form && calla_matcher_open(c->form, prompt->thinking, &matcher, err)) return false;
+    return !job_start(c->server->mailbox, c->server->engine, prompt->ids.ids, prompt->ids.n, &options, matcher, on_news, choice,
+                      &choice->job, err);
 }
 
 static bool start_stream(completion *c) {
@@ -469,6 +478,42 @@ static void prepare(void *user) {
     buffer_free(&c->body);
 }
 
+/* What has come of the form's compilation.  Tools that may be called and are not strict were served before there were forms: where theirs
+ * cannot be compiled, their calls are parsed as they come. */
+static void take_form(completion *c, calla_status status, const calla_error *err) {
+    if (!status) return;
+    c->prepared = conversation_form_error(c->own, err, &c->error);
+    if (c->error.status != 400 || conversation_form_is_owed(c->own)) return;
+    conversation_warn(c->own, "calls are not held to the tools: %s", err->message);
+    c->prepared = true;
+}
+
+/* The answer is free, or its form is there already: nothing is left for the worker to do. */
+static bool needs_no_compiling(completion *c) {
+    calla_form_options options;
+    calla_status status;
+    calla_error err;
+    if (!c->prepared || !c->n_choices || !conversation_has_form(c->own)) return true;
+    c->prepared = conversation_form_options(c->own, &options, &c->error);
+    if (!c->prepared) return true;
+    const bool found = compiled_forms_find(c->server->forms, &options, &c->form, &status, &err);
+    if (found) take_form(c, status, &err);
+    return found;
+}
+
+static void compile(void *user) {
+    completion *c = user;
+    calla_form_options options;
+    calla_error err;
+    c->prepared = conversation_form_options(c->own, &options, &c->error);
+    if (c->prepared) take_form(c, compiled_forms_get(c->server->forms, c->server->text, &options, &c->form, &err), &err);
+}
+
+static void prepare_all(void *user) {
+    prepare(user);
+    if (!needs_no_compiling(user)) compile(user);
+}
+
 static void on_prepared(void *user) {
     completion *c = user;
     c->with_worker = false;
@@ -492,6 +537,14 @@ static bool check_room(const server *s, api_error *e) {
     api_error_set(e, 429, "too_many_requests", NULL, "%u requests are at work or waiting: try again later", s->n_completions);
     e->retry_after = 1;
     return false;
+}
+
+static void hand_over(completion *c, void (*run)(void *user)) {
+    c->task.run = run;
+    c->task.done = on_prepared;
+    c->task.user = c;
+    c->with_worker = true;
+    worker_submit(c->server->worker, &c->task);
 }
 
 void completion_begin(connection *link, const completion_dialect *dialect) {
@@ -526,15 +579,14 @@ void completion_begin(connection *link, const completion_dialect *dialect) {
     link->reader.counted = 0;
     link->reply.gone = on_gone;
     link->reply.user = c;
-    if (c->body.n > WORKER_BYTES) {
-        c->task.run = prepare;
-        c->task.done = on_prepared;
-        c->task.user = c;
-        c->with_worker = true;
-        worker_submit(s->worker, &c->task);
-    } else {
+    if (c->body.n > WORKER_BYTES)
+        hand_over(c, prepare_all);
+    else {
         prepare(c);
-        on_prepared(c);
+        if (needs_no_compiling(c))
+            on_prepared(c);
+        else
+            hand_over(c, compile);
     }
 }
 

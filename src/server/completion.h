@@ -95,6 +95,7 @@ struct completion {
 
     calla_prompt *prompts; /* [n_prompts], owned; their texts and ids are freed once the jobs have them */
     size_t n_prompts;
+    calla_form *form;           /* that each answer is held to, or NULL; set after prepare */
     uint32_t prompt_tokens;     /* of all prompts; set after prepare */
     uint32_t cached_tokens;     /* of those, not computed again */
     completion_choice *choices; /* [n_choices] */

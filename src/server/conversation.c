@@ -32,6 +32,7 @@ void conversation_free(conversation *c) {
     drop_message(c);
     json_object_put(c->messages);
     json_object_put(c->tools);
+    conversation_form_free(&c->form);
     json_object_put(c->root);
     mem_free(c->bias_ids);
     mem_free(c->bias);
@@ -141,7 +142,9 @@ void conversation_end(conversation *c) {
     drop_message(c);
 }
 
-void conversation_tool(conversation *c, const char *name, const char *description, json_object *parameters) {
+void conversation_tool(conversation *c, const char *name, const char *description, json_object *parameters, json_object *strict) {
+    const bool is_strict = json_object_is_type(strict, json_type_boolean) && json_object_get_boolean(strict);
+    if (!conversation_form_tool(&c->form, name, parameters, is_strict)) c->failed = true;
     json_object *tool = json_object_new_object(), *function = json_object_new_object();
     put(c, tool, "type", json_object_new_string("function"));
     put(c, function, "name", json_object_new_string(name));
@@ -236,7 +239,7 @@ bool conversation_close(conversation *c, const char *messages_name, api_error *e
         c->tools = NULL;
     }
     apply_mode_defaults(c);
-    return true;
+    return conversation_form_close(c, e);
 }
 
 /* ------------------------------------------------------------- prompt ---------------------------------------------------- */

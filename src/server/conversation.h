@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "server/api_error.h"
+#include "server/conversation_form.h"
 #include "server/params.h"
 #include "text/text.h"
 
@@ -38,7 +39,7 @@ typedef enum thinking_word {
     THINKING_FIELD
 } thinking_word;
 
-typedef struct conversation {
+struct conversation {
     const calla_engine_info *info;
     json_object *root; /* the body, owned; model and stop point into it */
 
@@ -47,6 +48,9 @@ typedef struct conversation {
     bool no_tools;         /* tool_choice none: as if there were no tools */
     bool single_call;      /* parallel_tool_calls false: the answer ends with its first call */
     bool continues;        /* the last message is the assistant's, and the answer goes on from its end */
+    conversation_form form;
+    /* What the model calls the tool that the client calls `name`; NULL: the same. */
+    const char *(*called_name)(const conversation *c, const char *name);
 
     const char *model; /* as named by the client, or NULL */
     bool thinking;
@@ -77,7 +81,7 @@ typedef struct conversation {
     char image[96];           /* where it stands in the body */
     char last_user_image[96]; /* of the last user message so far; "": none */
     bool failed;              /* out of memory; sticks */
-} conversation;
+};
 
 /* Fills in what the engine's and the model's defaults say.  c may be the first member of a dialect's own request. */
 void conversation_init(conversation *c, const calla_engine_info *info);
@@ -105,8 +109,9 @@ void conversation_image(conversation *c, const char *where);
 void conversation_call(conversation *c, const char *name, json_object *arguments);
 void conversation_end(conversation *c);
 
-/* A tool, if it may be called: parameters is its JSON schema or NULL (a reference is taken), description may be NULL. */
-void conversation_tool(conversation *c, const char *name, const char *description, json_object *parameters);
+/* A tool, if it may be called: parameters is its JSON schema or NULL (a reference is taken), description may be NULL; strict: true where
+ * the client says that its calls must keep to the schema, or NULL. */
+void conversation_tool(conversation *c, const char *name, const char *description, json_object *parameters, json_object *strict);
 /* Adds a remark for the x-calla-warning header. */
 __attribute__((format(printf, 2, 3))) void conversation_warn(conversation *c, const char *format, ...);
 

@@ -80,13 +80,11 @@ static bool read_thinking(void *request, const char *name, json_object *value, a
     return true;
 }
 
-/* {"effort":…}: the newer spelling of the messages dialect.  Its format would be structured output. */
+/* {"effort":…, "format":…}: the messages dialect. */
 static bool read_output_config(void *request, const char *name, json_object *value, api_error *e) {
     if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);
-    if (params_member(value, "format"))
-        return api_error_set(e, 400, "unsupported_parameter", "output_config.format",
-                             "output_config.format is not supported: ask for JSON in the prompt and check it");
-    json_object *effort = params_member(value, "effort");
+    json_object *effort = params_member(value, "effort"), *format = params_member(value, "format");
+    if (format && !conversation_read_format(request, "output_config.format", format, e)) return false;
     return !effort || read_effort(request, "output_config.effort", effort, e);
 }
 
@@ -324,7 +322,11 @@ static const param rows[] = {
      .help = "`none` turns thoughts off; `minimal`, `low` and `medium` stand for budgets of 512, 2048 and 8192 tokens; `high`, `xhigh` and "
              "`max` for none."},
     {.name = "reasoning", .kind = PARAM_CUSTOM, .read = read_reasoning, .type = "object", .help = "`{\"effort\": …}` as above."},
-    {.name = "output_config", .kind = PARAM_CUSTOM, .read = read_output_config, .type = "object", .help = "`{\"effort\": …}` as above."},
+    {.name = "output_config",
+     .kind = PARAM_CUSTOM,
+     .read = read_output_config,
+     .type = "object",
+     .help = "`{\"effort\": …}` as above; its `format` is that of `response_format`, with the schema in it."},
     {.name = "preserve_thinking",
      .kind = PARAM_BOOL,
      AT(preserve_thinking),
@@ -345,12 +347,35 @@ static const param rows[] = {
      AT(return_progress),
      .help = "In streams: report how much of the prompt has been processed."},
 
-    {.name = "guided_json", .kind = PARAM_REFUSED, .help = "ask for JSON in the prompt and check it"},
-    {.name = "guided_regex", .kind = PARAM_REFUSED, .help = "ask for the form in the prompt and check it"},
-    {.name = "guided_choice", .kind = PARAM_REFUSED, .help = "list the choices in the prompt and check the answer"},
-    {.name = "guided_grammar", .kind = PARAM_REFUSED, .help = "ask for the form in the prompt and check it"},
-    {.name = "grammar", .kind = PARAM_REFUSED, .help = "ask for the form in the prompt and check it"},
-    {.name = "json_schema", .kind = PARAM_REFUSED, .help = "ask for JSON in the prompt and check it"},
+    {.name = "response_format",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_format,
+     .type = "object",
+     .help = "`{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …, \"strict\": …}}`, `json_object` or `text`. See structured.md."},
+    {.name = "guided_json",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_guided_json,
+     .type = "object or string",
+     .help = "A JSON schema that the content is held to."},
+    {.name = "json_schema", .kind = PARAM_CUSTOM, .read = conversation_read_guided_json, .type = "object", .help = "The same."},
+    {.name = "guided_regex",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_guided_regex,
+     .type = "string",
+     .help = "A regular expression of the whole content."},
+    {.name = "guided_choice",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_guided_choice,
+     .type = "array",
+     .help = "Strings of which the content is one."},
+    {.name = "structured_outputs",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_structured_outputs,
+     .type = "object",
+     .help = "`json`, `regex`, `choice`: another spelling of the `guided_` fields."},
+
+    {.name = "guided_grammar", .kind = PARAM_REFUSED, .help = "send a guided_regex or a JSON schema"},
+    {.name = "grammar", .kind = PARAM_REFUSED, .help = "send a guided_regex or a JSON schema"},
 
     {.name = "user", .kind = PARAM_HARMLESS},
     {.name = "metadata", .kind = PARAM_HARMLESS},

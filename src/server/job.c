@@ -21,6 +21,8 @@ struct mailbox {
 struct job {
     mailbox *mailbox;
     calla_session *session;
+    calla_matcher *matcher;   /* the engine thread's until the session is closed; or NULL */
+    calla_status astray;      /* what the matcher had against a token; the engine thread's */
     void (*news)(void *user); /* NULL once released */
     void *user;
     job *next_live, *prev_live;
@@ -61,6 +63,15 @@ static void push_token(job *j, const calla_event *event) {
     j->tail++;
 }
 
+static const uint32_t *guide_mask(void *user) { return calla_matcher_mask(((job *)user)->matcher); }
+
+/* A token that the mask did not allow, or no memory to follow it: what comes would be held to nothing. */
+static void guide_took(void *user, int32_t id) {
+    job *j = user;
+    if (!j->astray) j->astray = calla_matcher_took(j->matcher, id);
+    if (j->astray) calla_session_cancel(j->session);
+}
+
 /* On the engine's thread. */
 static void on_event(void *user, const calla_event *event) {
     job *j = user;
@@ -78,6 +89,12 @@ static void on_event(void *user, const calla_event *event) {
         if (j->lost) {
             j->result.finish = CALLA_FINISH_ERROR;
             error_nomem(&j->result.error, "the queue of an answer's tokens");
+        } else if (j->astray) {
+            j->result.finish = CALLA_FINISH_ERROR;
+            if (j->astray == CALLA_E_NOMEM)
+                error_nomem(&j->result.error, "the form of an answer");
+            else
+                error_set(&j->result.error, CALLA_E_INTERNAL, "the answer has a token that its form does not allow");
         } else if (event->finish == CALLA_FINISH_ERROR && event->error)
             j->result.error = *event->error;
     }
@@ -94,6 +111,7 @@ static void on_event(void *user, const calla_event *event) {
 static void destroy(job *j) {
     mailbox *m = j->mailbox;
     calla_session_close(j->session);
+    calla_matcher_close(j->matcher);
     if (j->prev_live)
         j->prev_live->next_live = j->next_live;
     else
@@ -156,22 +174,25 @@ void mailbox_close(mailbox *m) {
 uint32_t mailbox_live(const mailbox *m) { return m->n_live; }
 
 calla_status job_start(mailbox *m, calla_engine *engine, const int32_t *ids, size_t n, const calla_generate_options *options,
-                       void (*news)(void *user), void *user, job **out, calla_error *err) {
+                       calla_matcher *matcher, void (*news)(void *user), void *user, job **out, calla_error *err) {
     job *j = mem_calloc(1, sizeof *j);
-    if (!j) return error_nomem(err, "a job");
+    if (!j) {
+        calla_matcher_close(matcher);
+        return error_nomem(err, "a job");
+    }
+    calla_generate_options guided = *options;
+    if (matcher) guided.guide = (calla_guide){.mask = guide_mask, .took = guide_took, .user = j};
     j->mailbox = m;
+    j->matcher = matcher;
     j->news = news;
     j->user = user;
     j->stride = stride_of(options->logprobs ? options->n_top_logprobs : 0);
     calla_status rc = calla_session_open(engine, &j->session, err);
-    if (rc) {
-        mem_free(j);
-        return rc;
-    }
-    rc = calla_session_append(j->session, ids, n, err);
-    if (!rc) rc = calla_session_generate(j->session, options, on_event, j, err);
+    if (!rc) rc = calla_session_append(j->session, ids, n, err);
+    if (!rc) rc = calla_session_generate(j->session, &guided, on_event, j, err);
     if (rc) {
         calla_session_close(j->session);
+        calla_matcher_close(matcher);
         mem_free(j);
         return rc;
     }

@@ -35,9 +35,10 @@ void mailbox_close(mailbox *m);
 /* Sessions that are open, released jobs included. */
 uint32_t mailbox_live(const mailbox *m);
 
-/* Opens a session, appends ids [n] and generates.  news is called on the loop thread whenever there are tokens or the result. */
+/* Opens a session, appends ids [n] and generates.  matcher: what the answer is held to, or NULL; the job's from here on, also where this
+ * fails.  news is called on the loop thread whenever there are tokens or the result. */
 calla_status job_start(mailbox *m, calla_engine *engine, const int32_t *ids, size_t n, const calla_generate_options *options,
-                       void (*news)(void *user), void *user, job **out, calla_error *err);
+                       calla_matcher *matcher, void (*news)(void *user), void *user, job **out, calla_error *err);
 /* Takes the oldest token; false if there is none now. */
 bool job_take(job *j, job_token *out);
 /* How much of the prompt has been processed; false if that is what it said last time. */

@@ -15,17 +15,6 @@ static bool read_tools(void *request, const char *name, json_object *value, api_
     return messages_read_tools(request, value, e);
 }
 
-static bool read_tool_choice(void *request, const char *name, json_object *value, api_error *e) {
-    const char *type = params_string(params_member(value, "type"));
-    if (!type) type = "";
-    json_object *alone = params_member(value, "disable_parallel_tool_use");
-    ((conversation *)request)->no_tools = !strcmp(type, "none");
-    if (strcmp(type, "none") != 0 && strcmp(type, "auto") != 0)
-        return api_error_set(e, 400, "unsupported_parameter", name, "%s.type can be auto or none: calls cannot be forced yet", name);
-    if (json_object_is_type(alone, json_type_boolean)) ((conversation *)request)->single_call = json_object_get_boolean(alone);
-    return true;
-}
-
 static bool is_empty_array(json_object *value) { return json_object_is_type(value, json_type_array) && !json_object_array_length(value); }
 
 static const param rows[] = {
@@ -45,20 +34,28 @@ static const param rows[] = {
      .read = read_tools,
      .type = "array",
      .help = "Those with an `input_schema`. Tools that Anthropic's servers run are named in `x-calla-warning`."},
-    {.name = "tool_choice", .kind = PARAM_CUSTOM, .read = read_tool_choice, .type = "object", .help = "`auto` or `none`."},
+    {.name = "tool_choice",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_tool_choice,
+     .type = "object",
+     .help = "Of type `auto`, `any`, `none`, or `tool` with a name; `disable_parallel_tool_use`: the answer ends with its first call."},
     {.name = "max_tokens",
      .kind = PARAM_UINT,
      .offset = offsetof(messages_request, conversation.max_tokens),
      .min = 1,
      .max = UINT32_MAX,
      .help = "Most tokens of thought and answer. Default, and at most: what is left of the window."},
+    {.name = "output_format",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_format,
+     .type = "object",
+     .help = "An older place of `output_config.format`."},
     {.name = "stop_sequences", .kind = PARAM_CUSTOM, .read = conversation_read_stop, .type = "array", .help = "At most 16 strings."},
 
     {.name = "mcp_servers",
      .kind = PARAM_REFUSED,
      .harmless = is_empty_array,
      .help = "this server calls no others; offer their tools as tools"},
-    {.name = "output_format", .kind = PARAM_REFUSED, .help = "ask for JSON in the prompt and check it"},
 
     {.name = "container", .kind = PARAM_HARMLESS},
     {.name = "context_management", .kind = PARAM_HARMLESS},

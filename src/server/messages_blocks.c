@@ -245,7 +245,8 @@ bool messages_read_tools(conversation *c, json_object *tools, api_error *e) {
         if (!name || !*name) return api_error_set(e, 400, NULL, place, "%s must have a name", place);
         if (schema && !json_object_is_type(schema, json_type_object))
             return api_error_set(e, 400, NULL, place, "%s.input_schema must be an object", place);
-        conversation_tool(c, name, params_string(params_member(tool, "description")), json_object_get(schema));
+        conversation_tool(c, name, params_string(params_member(tool, "description")), json_object_get(schema),
+                          params_member(tool, "strict"));
     }
     return true;
 }

@@ -35,13 +35,6 @@ static bool read_tools(void *request, const char *name, json_object *value, api_
     return true;
 }
 
-static bool read_tool_choice(void *request, const char *name, json_object *value, api_error *e) {
-    const char *word = params_string(value);
-    if (word && !strcmp(word, "none")) ((responses_request *)request)->conversation.no_tools = true;
-    if (word && (!strcmp(word, "none") || !strcmp(word, "auto"))) return true;
-    return api_error_set(e, 400, "unsupported_parameter", name, "%s can be \"auto\" or \"none\": calls cannot be forced yet", name);
-}
-
 static bool read_include(void *request, const char *name, json_object *value, api_error *e) {
     responses_request *r = request;
     if (!json_object_is_type(value, json_type_array)) return api_error_set(e, 400, NULL, name, "%s must be an array", name);
@@ -59,13 +52,9 @@ static bool read_include(void *request, const char *name, json_object *value, ap
 }
 
 static bool read_text(void *request, const char *name, json_object *value, api_error *e) {
-    (void)request;
     if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);
     json_object *format = params_member(value, "format");
-    const char *type = params_string(params_member(format, "type"));
-    if (!format || (type && !strcmp(type, "text"))) return true;
-    return api_error_set(e, 400, "unsupported_parameter", "text.format",
-                         "text.format can only be of type text: ask for JSON in the prompt and check it");
+    return !format || conversation_read_format(request, "text.format", format, e);
 }
 
 static bool read_stream_options(void *request, const char *name, json_object *value, api_error *e) {
@@ -108,7 +97,12 @@ static const param rows[] = {
      .read = read_tools,
      .type = "array",
      .help = "Of type `function`, `custom` and `namespace`; other kinds are left out with a warning."},
-    {.name = "tool_choice", .kind = PARAM_CUSTOM, .read = read_tool_choice, .type = "string", .help = "`auto` or `none`."},
+    {.name = "tool_choice",
+     .kind = PARAM_CUSTOM,
+     .read = conversation_read_tool_choice,
+     .type = "string or object",
+     .help = "`auto`, `none`, `required`, or an object: of type `function` or `custom` the tool that must be called, of type "
+             "`allowed_tools` those that may be."},
     {.name = "include",
      .kind = PARAM_CUSTOM,
      .read = read_include,
@@ -120,7 +114,11 @@ static const param rows[] = {
      .min = 0,
      .max = CALLA_MAX_TOP_LOGPROBS,
      .help = "Alternatives to each token; with it log-probabilities are included."},
-    {.name = "text", .kind = PARAM_CUSTOM, .read = read_text, .type = "object", .help = "Its `format` can only be `{\"type\": \"text\"}`."},
+    {.name = "text",
+     .kind = PARAM_CUSTOM,
+     .read = read_text,
+     .type = "object",
+     .help = "Its `format` is `{\"type\": \"json_schema\", \"schema\": …, \"strict\": …}`, `json_object` or `text`."},
     {.name = "stream_options", .kind = PARAM_CUSTOM, .read = read_stream_options, .type = "object", .help = "Nothing in it has an effect."},
     {.name = "metadata", .kind = PARAM_CUSTOM, .read = read_metadata, .type = "object", .help = "Comes back in the response."},
 
@@ -153,6 +151,14 @@ static char *called_name(const char *space, const char *name) {
     if (n < 2 || strcmp(space + n - 2, "__") != 0) buffer_append_str(&out, "__");
     buffer_append_str(&out, name);
     return buffer_take(&out);
+}
+
+static const char *called_by_model(const conversation *c, const char *name) {
+    const responses_request *r = (const responses_request *)c;
+    if (responses_request_tool(r, name)) return name;
+    for (size_t i = 0; i < r->n_tools; i++)
+        if (!strcmp(r->tools[i].name, name)) return r->tools[i].called;
+    return name;
 }
 
 /* The schema of a tool that takes free text. */
@@ -210,7 +216,7 @@ static bool add_tool(responses_request *r, json_object *tool, const char *space,
     r->tools[r->n_tools++] = (responses_tool){.called = called, .name = name, .space = space, .custom = custom};
     json_object *parameters = params_member(tool, "parameters");
     conversation_tool(c, called, params_string(params_member(tool, "description")),
-                      custom ? input_schema(c, params_member(tool, "format")) : json_object_get(parameters));
+                      custom ? input_schema(c, params_member(tool, "format")) : json_object_get(parameters), params_member(tool, "strict"));
     return true;
 }
 
@@ -423,6 +429,7 @@ bool responses_request_read_items(responses_request *r, json_object *earlier, ap
 bool responses_request_parse(responses_request *r, const char *body, size_t n, api_error *e) {
     conversation *c = &r->conversation;
     r->store = true;
+    c->called_name = called_by_model;
     if (!conversation_parse(c, body, n, e) || !params_read(&responses_params, c->root, r, &c->ignored, e)) return false;
     if (!r->input) return api_error_set(e, 400, "missing_parameter", "input", "input is missing");
     if (c->top_logprobs) c->logprobs = true;

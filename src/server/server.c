@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "server/compiled_forms.h"
 #include "server/completion.h"
 #include "server/connection.h"
 #include "server/guard.h"
@@ -145,6 +146,7 @@ static calla_status open_events(server *s, calla_error *err) {
         return error_nomem(err, "the server's event loop");
     calla_status rc = mailbox_open(s->base, on_idle, s, &s->mailbox, err);
     if (!rc) rc = responses_store_open(s->limits.history_bytes, &s->responses, err);
+    if (!rc) rc = compiled_forms_open(&s->forms, err);
     return rc ? rc : worker_open(s->base, &s->worker, err);
 }
 
@@ -232,6 +234,7 @@ void server_close(server *s) {
     worker_close(s->worker);
     completion_free_all(s);
     responses_store_close(s->responses);
+    compiled_forms_close(s->forms);
     mailbox_close(s->mailbox);
     if (s->reaper) connection_reap(s);
     struct event *events[] = {s->stop, s->reaper, s->accept_retry, s->drain_timer, s->final_timer, s->sigterm, s->sigint};

@@ -16,6 +16,7 @@ typedef struct worker worker;
 typedef struct guard guard;
 typedef struct completion completion;
 typedef struct responses_store responses_store;
+typedef struct compiled_forms compiled_forms;
 
 struct server {
     atomic_bool ready; /* the next six are valid once it is true, and never change after */
@@ -54,7 +55,8 @@ struct server {
     worker *worker;
     completion *completions; /* at work or queued; doubly linked */
     uint32_t n_completions;
-    responses_store *responses; /* for previous_response_id */
+    responses_store *responses; /* for previous_response_id; any thread */
+    compiled_forms *forms;      /* any thread */
 };
 
 /* listen.c: resolves host, binds and listens; fills in port, url and *fd.  *loopback: only this machine can connect. */

@@ -138,8 +138,8 @@ describe('scripted engine', () => {
     const refuse = (content, more, check) => assert.rejects(client.messages.create(say(content, more)), check);
     const bad = (word) => (e) => e instanceof Anthropic.BadRequestError && e.type === 'invalid_request_error' && e.message.includes(word);
     await refuse('Hi', { temperature: 5 }, bad('temperature'));
-    await refuse('Hi', { tools: [WEATHER], tool_choice: { type: 'any' } }, bad('tool_choice'));
-    await refuse('Hi', { output_config: { format: { type: 'json_schema', schema: {} } } }, bad('output_config.format'));
+    await refuse('Hi', { tool_choice: { type: 'any' } }, bad('tool_choice'));
+    await refuse('Hi', { output_config: { format: { type: 'json_schema' } } }, bad('output_config.format'));
     await refuse([{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } }], {}, bad('messages[0].content[0]'));
     await refuse('@refuse x', {}, (e) => e instanceof Anthropic.RateLimitError && e.headers.get('retry-after') === '1');
     await refuse('@fail=1 a b c', {}, (e) => e instanceof Anthropic.InternalServerError && e.status === 503);

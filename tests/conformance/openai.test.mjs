@@ -135,8 +135,8 @@ describe('scripted engine', () => {
   test('errors are those of the client library', async () => {
     const refuse = (more, check, content = 'Hi') => assert.rejects(client.chat.completions.create(say(content, more)), check);
     await refuse({ temperature: 5 }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'temperature');
-    await refuse({ response_format: { type: 'json_object' } }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'response_format');
-    await refuse({ tools: [WEATHER], tool_choice: 'required' }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'tool_choice');
+    await refuse({ response_format: { type: 'xml' } }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'response_format');
+    await refuse({ tool_choice: 'required' }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'tool_choice');
     await refuse({}, (e) => e instanceof OpenAI.RateLimitError && e.headers.get('retry-after') === '1', '@refuse x');
     await refuse({}, (e) => e instanceof OpenAI.InternalServerError && e.status === 503, '@fail=1 a b c');
     await refuse({ stream: true }, (e) => e instanceof OpenAI.BadRequestError && e.code === 'context_length_exceeded', 'long '.repeat(9000));

@@ -130,7 +130,7 @@ describe('scripted engine', () => {
   test('errors are those of the client library', async () => {
     const refuse = (more, check, input = 'Hi') => assert.rejects(client.responses.create(say(input, more)), check);
     await refuse({ temperature: 5 }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'temperature');
-    await refuse({ text: { format: { type: 'json_object' } } }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'text.format');
+    await refuse({ text: { format: { type: 'json_schema' } } }, (e) => e instanceof OpenAI.BadRequestError && e.param === 'text.format');
     await refuse({}, (e) => e instanceof OpenAI.RateLimitError && e.headers.get('retry-after') === '1', '@refuse x');
     await refuse({}, (e) => e instanceof OpenAI.InternalServerError && e.status === 503, '@fail=1 a b c');
     await refuse({ stream: true }, (e) => e instanceof OpenAI.BadRequestError && e.code === 'context_length_exceeded', 'long '.repeat(9000));

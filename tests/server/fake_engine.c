@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/map.h"
 #include "base/memory.h"
+#include "text/text.h"
 
 struct calla_engine {
     const calla_text *text;
@@ -192,6 +193,44 @@ static int32_t forced_token(calla_session *s) {
     return id;
 }
 
+/* ------------------------------------------------------------- guides ---------------------------------------------------- */
+
+static bool allows(const calla_session *s, const uint32_t *mask, int32_t id) {
+    return id >= 0 && (uint32_t)id < s->engine->info.vocabulary && mask[id / 32] >> id % 32 & 1;
+}
+
+/* What a model in a hurry to end writes where it may not: the first of these that the mask allows, else the token with the lowest id. */
+static int32_t filler(const calla_session *s, const uint32_t *mask) {
+    static const char *const fillers[] = {"\"", "}", "]", "</tool_call>", "</", "\n", "0", "a"};
+    const tokenizer *t = s->engine->text->tokenizer;
+    for (size_t i = 0; i < sizeof fillers / sizeof *fillers; i++) {
+        calla_ids ids = {0};
+        if (calla_text_encode(s->engine->text, fillers[i], strlen(fillers[i]), &ids, NULL)) abort();
+        const int32_t id = ids.n == 1 ? ids.ids[0] : -1;
+        calla_ids_free(&ids);
+        if (allows(s, mask, id)) return id;
+    }
+    for (uint32_t id = 0; id < tokenizer_vocabulary(t); id++)
+        if (allows(s, mask, (int32_t)id)) return (int32_t)id;
+    fprintf(stderr, "fake engine: the guide allows no token\n");
+    abort();
+}
+
+/* The token that the script wants next (the stop token at its end), as far as a guide lets it: what is not allowed is skipped, and behind
+ * the end comes filler until the answer may end. */
+static int32_t wanted_token(calla_session *s, bool *stop) {
+    const calla_guide *guide = &s->options.guide;
+    const uint32_t *mask = guide->mask ? guide->mask(guide->user) : NULL;
+    const int32_t stop_id = tokenizer_stop_id(s->engine->text->tokenizer);
+    size_t at = s->at;
+    while (mask && at < s->answer.n && !allows(s, mask, s->answer.ids[at])) at++;
+    *stop = at == s->answer.n && (!mask || allows(s, mask, stop_id));
+    if (*stop) return stop_id;
+    if (at == s->answer.n) return filler(s, mask); /* the script stays where it is: its rest may fit later */
+    s->at = at + 1;
+    return s->answer.ids[at];
+}
+
 /* Log-probabilities of the step's token. */
 static void fill_logprobs(const calla_session *s, calla_event *e, calla_token_logprob *top) {
     json_object *given = element(member(s->line, "logprobs"), s->generated);
@@ -228,11 +267,12 @@ static bool step(calla_session *s) {
     }
     if (s->endless && s->at == s->answer.n) s->at = 0;
     const int32_t forced = forced_token(s);
-    const bool stop = forced < 0 && s->at == s->answer.n;
+    bool stop = false;
     e.kind = CALLA_EVENT_TOKEN;
-    e.id = forced >= 0 ? forced : stop ? 0 : s->answer.ids[s->at++]; /* of a stop token only is_stop counts */
+    e.id = forced >= 0 ? forced : wanted_token(s, &stop);
     e.is_stop = stop;
     fill_logprobs(s, &e, top);
+    if (s->options.guide.mask) s->options.guide.took(s->options.guide.user, e.id);
     s->generated++;
     s->fn(s->user, &e);
     if (!stop && s->generated < s->options.max_tokens) return false;

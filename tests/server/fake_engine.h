@@ -11,6 +11,9 @@
  *   @options          the answer is the list of generate options received
  *   @choice           the answer is preceded by the number of the choice
  *
+ * Where the job has a guide, the script is what the model would like to write: of its tokens those that the mask forbids are skipped, and where
+ * none of the rest is allowed it writes what brings it to an end.
+ *
  * Or the answers come from a file (fake_options.script), one JSON object a line, in the order in which jobs are started; when it is used up, the
  * user says the answers again.  Its members, all optional:
  *
