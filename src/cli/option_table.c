@@ -246,6 +246,12 @@ const option_spec option_table[OPTION_COUNT] = {
                     .help = "give the prompt to the model as it is, without the chat template, and print all that comes"},
     [OPTION_NO_THINK] =
         {.name = "no-think", .type = OPTION_FLAG, .env = "CALLA_NO_THINK", .commands = ON(RUN), .help = "answer at once, without thoughts"},
+    [OPTION_SCHEMA] = {.name = "schema",
+                       .value = "FILE",
+                       .type = OPTION_TEXT,
+                       .commands = ON(RUN),
+                       .help = "a JSON schema: the answer, behind its thought, is JSON of this form; "
+                               "docs/structured.md says what is understood"},
     [OPTION_MAX_TOKENS] = {.name = "max-tokens",
                            .value = "N",
                            .type = OPTION_INTEGER,

@@ -25,6 +25,10 @@ typedef struct generation {
     size_t capacity;
     atomic_size_t n;
     atomic_uint prompt_total, prompt_done; /* tokens; total is written first */
+    calla_form *form;                      /* that the answer is held to, or NULL */
+    calla_matcher *matcher;                /* the engine thread's during the job */
+    calla_session *session;
+    calla_status astray; /* what the matcher had against a token */
     atomic_bool done;
     calla_finish finish; /* valid once done, as all below */
     calla_error error;
@@ -69,6 +73,28 @@ static void on_event(void *user, const calla_event *event) {
         atomic_store_explicit(&g->done, true, memory_order_release);
     }
     wake();
+}
+
+static const uint32_t *guide_mask(void *user) { return calla_matcher_mask(((generation *)user)->matcher); }
+
+static void guide_took(void *user, int32_t id) {
+    generation *g = user;
+    if (!g->astray) g->astray = calla_matcher_took(g->matcher, id);
+    if (g->astray) calla_session_cancel(g->session);
+}
+
+static calla_status read_form(const options *o, const calla_text *text, calla_form **out, calla_error *err) {
+    const char *path = o->value[OPTION_SCHEMA].text;
+    if (!path) return CALLA_OK;
+    char *schema = NULL;
+    calla_form_options form = {.kind = CALLA_FORM_JSON_SCHEMA, .strict_schema = true, .tool_choice = CALLA_TOOLS_NONE};
+    calla_status status = cli_read_input(path, &schema, &form.n_source, err);
+    form.source = schema;
+    calla_error why;
+    if (status == CALLA_OK && calla_form_compile(text, &form, out, &why) != CALLA_OK)
+        status = error_set(err, why.status, "%s: %s", path, why.message);
+    mem_free(schema);
+    return status;
 }
 
 static calla_status open_pipe(calla_error *err) {
@@ -161,14 +187,21 @@ static calla_status generate(const options *o, calla_engine *engine, const calla
     calla_engine_get_info(engine, &info);
     calla_session *session = NULL;
     calla_answer *answer = NULL;
-    calla_answer_options ao = {.thinking = prompt->thinking, .raw = o->value[OPTION_RAW].given, .piece = printer_piece, .user = out};
+    calla_answer_options ao = {.thinking = prompt->thinking,
+                               .raw = o->value[OPTION_RAW].given,
+                               .only_tokens = g->form != NULL,
+                               .piece = printer_piece,
+                               .user = out};
     calla_generate_options go = {.sampling = choose_sampling(o, &info.defaults),
                                  .max_tokens = (uint32_t)o->value[OPTION_MAX_TOKENS].integer};
+    if (g->form) go.guide = (calla_guide){.mask = guide_mask, .took = guide_took, .user = g};
     g->capacity = info.context_tokens;
     g->ids = mem_array(g->capacity, sizeof *g->ids);
     calla_status status = g->ids ? CALLA_OK : error_nomem(err, "the answer");
     if (status == CALLA_OK) status = open_pipe(err);
+    if (status == CALLA_OK && g->form) status = calla_matcher_open(g->form, prompt->thinking, &g->matcher, err);
     if (status == CALLA_OK) status = calla_session_open(engine, &session, err);
+    g->session = session;
     if (status == CALLA_OK) status = calla_session_append(session, prompt->ids.ids, prompt->ids.n, err);
     if (status == CALLA_OK) status = calla_answer_open(calla_engine_text(engine), &ao, &answer, err);
     if (status == CALLA_OK) {
@@ -182,7 +215,11 @@ static calla_status generate(const options *o, calla_engine *engine, const calla
     }
     calla_answer_close(answer);
     if (session) calla_session_close(session);
+    calla_matcher_close(g->matcher);
     mem_free(g->ids);
+    if (status == CALLA_OK && g->astray)
+        status = error_set(err, g->astray == CALLA_E_NOMEM ? CALLA_E_NOMEM : CALLA_E_INTERNAL, "the answer's form: %s",
+                           calla_status_name(g->astray));
     if (status == CALLA_OK && g->finish == CALLA_FINISH_ERROR) {
         *err = g->error;
         status = err->status != CALLA_OK ? err->status : CALLA_E_INTERNAL;
@@ -229,9 +266,11 @@ int command_run(const options *o) {
     printer out;
     printer_init(&out, o->value[OPTION_RAW].given);
     status = open_engine(o, &engine, &err);
+    if (status == CALLA_OK) status = read_form(o, calla_engine_text(engine), &g.form, &err);
     if (status == CALLA_OK) status = make_prompt(o, calla_engine_text(engine), words, n, &prompt, &err);
     if (status == CALLA_OK) status = generate(o, engine, &prompt, &g, &out, &err);
     calla_prompt_free(&prompt);
+    calla_form_release(g.form);
     if (engine) calla_engine_close(engine);
     mem_free(input);
     if (status != CALLA_OK) return cli_fail_error(&err);
