@@ -249,6 +249,7 @@ const option_spec option_table[OPTION_COUNT] = {
     [OPTION_SCHEMA] = {.name = "schema",
                        .value = "FILE",
                        .type = OPTION_TEXT,
+                       .otherwise = "the answer has any form",
                        .commands = ON(RUN),
                        .help = "a JSON schema: the answer, behind its thought, is JSON of this form; "
                                "docs/structured.md says what is understood"},
