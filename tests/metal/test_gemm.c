@@ -108,6 +108,41 @@ static void test_dense(void **state) {
     check_gemm(&forms[1], 66, 20, 64, SCALED_ADD, false, false);
 }
 
+/* The inputs in parts: each part's sums by themselves. */
+static void check_parts(const struct form *f, uint32_t rows, uint32_t outputs, uint32_t cols, uint32_t parts, bool narrow, bool fast) {
+    const weight_mat w = kernel_matrix(1, outputs, cols, f->bits, f->group);
+    const uint32_t tile = narrow ? METAL_NARROW_OUTPUTS : METAL_GEMM_OUTPUTS;
+    float *x = kernel_floats((size_t)rows * cols, 1), own[MOST_COLS];
+    const size_t n = (size_t)parts * rows * outputs;
+    float *out = kernel_nans(n);
+    const metal_gemm_args a = {
+        .w = kernel_metal_matrix(&w), .x = DEVICE(x), .out = DEVICE(out), .x_stride = cols, .out_stride = outputs, .in_parts = 1};
+    const metal_step t = {.rows = rows, .router_parts = parts};
+    char name[64];
+    snprintf(name, sizeof name, "gemm_%s%s_%s", narrow ? "narrow_" : "", f->name, fast ? "fast" : "exact");
+    kernel_run(name, &a, sizeof a, &t, KERNEL_GRID((outputs + tile - 1) / tile, (rows + METAL_GEMM_ROWS - 1) / METAL_GEMM_ROWS, parts),
+               narrow ? METAL_NARROW_THREADS : METAL_GEMM_THREADS, narrow ? METAL_TG_NARROW : METAL_TG_GEMM,
+               KERNEL_OUT({out, n * sizeof *out}));
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t part = (uint32_t)(i / outputs / rows), chunks = cols / 32, r = (uint32_t)(i / outputs % rows);
+        for (uint32_t k = 0; k < cols; k++) {
+            const bool here = k >= chunks * part / parts * 32 && k < chunks * (part + 1) / parts * 32;
+            own[k] = here ? x[(size_t)r * cols + k] : 0;
+        }
+        const sum s = dot(&w, 0, (uint32_t)(i % outputs), own);
+        kernel_close(name, (double)out[i], s.value, tolerance(cols, s.magnitude, fast));
+    }
+    kernel_free_all();
+}
+
+static void test_parts(void **state) {
+    (void)state;
+    check_parts(&forms[1], 70, 33, 256, METAL_MAX_ROUTER_PARTS, true, false);
+    check_parts(&forms[1], 9, 5, 192, 4, true, true);
+    check_parts(&forms[3], 12, 65, 96, 2, false, false);
+    check_parts(&forms[2], 66, 17, 160, 3, true, false);
+}
+
 /* ---- experts ---- */
 
 typedef enum routing { SPREAD, ALL_TO_ONE, SOME_NEVER } routing;
@@ -216,6 +251,6 @@ static void test_experts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dense), cmocka_unit_test(test_experts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dense), cmocka_unit_test(test_parts), cmocka_unit_test(test_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -329,15 +329,17 @@ static void test_head(void **state) {
 
 /* ---- routing ---- */
 
-static void check_route(uint32_t experts, uint32_t top_k, int what) {
+/* With `parts` above 1 the logits come in so many addends. */
+static void check_route(uint32_t experts, uint32_t top_k, int what, uint32_t parts) {
     enum { ROWS = 3 };
     const size_t stride = experts + 1;
-    float *logits = kernel_floats(ROWS * stride, 4);
-    for (size_t i = 0; i < ROWS * stride; i++) {
+    float *logits = kernel_floats(parts * ROWS * stride, 4), *sums = kernel_filled(ROWS * stride, 0);
+    for (size_t i = 0; i < parts * ROWS * stride; i++) {
         if (what == 1) logits[i] = 0.25f * (float)kernel_number(4); /* many are equal */
         if (what == 2) logits[i] = i % 2 ? 0.0f : -0.0f;
         if (what == 3) logits[i] = i % 5 ? -1e30f * (float)(1 + kernel_number(3)) : 1e-40f;
     }
+    for (size_t i = 0; i < parts * ROWS * stride; i++) sums[i % (ROWS * stride)] += logits[i];
     uint32_t *expert = kernel_alloc(ROWS * top_k * sizeof *expert), want_expert[METAL_MAX_TOP_K];
     float *weight = kernel_nans(ROWS * top_k), *shared = kernel_nans(ROWS), want_weight[METAL_MAX_TOP_K];
     const metal_experts_args a = {.logits = DEVICE(logits),
@@ -346,16 +348,17 @@ static void check_route(uint32_t experts, uint32_t top_k, int what) {
                                   .shared_weight = DEVICE(shared),
                                   .experts = experts,
                                   .top_k = top_k};
-    const metal_step t = {.rows = ROWS};
-    kernel_run("route", &a, sizeof a, &t, KERNEL_GRID(ROWS, 1, 1), 32, 0,
-               KERNEL_OUT({expert, ROWS * top_k * 4}, {weight, ROWS * top_k * 4}, {shared, ROWS * 4}));
+    const metal_step t = {.rows = ROWS, .router_parts = parts};
+    kernel_run(
+        "route", &a, sizeof a, &t, KERNEL_GRID(ROWS, 1, 1), 32, 0,
+        KERNEL_OUT({logits, ROWS * stride * sizeof *logits}, {expert, ROWS * top_k * 4}, {weight, ROWS * top_k * 4}, {shared, ROWS * 4}));
     float *copy = malloc(stride * sizeof *copy);
     for (uint32_t r = 0; r < ROWS; r++) {
-        memcpy(copy, logits + r * stride, stride * sizeof *copy);
+        memcpy(copy, sums + r * stride, stride * sizeof *copy);
         ref_top_k(copy, experts, top_k, want_expert, want_weight);
         assert_memory_equal(expert + r * top_k, want_expert, top_k * sizeof *expert);
         for (uint32_t i = 0; i < top_k; i++) assert_near("weight", (double)weight[r * top_k + i], (double)want_weight[i], 0, 1);
-        assert_near("shared", (double)shared[r], (double)ref_sigmoid(logits[r * stride + experts]), 0, 1);
+        assert_near("shared", (double)shared[r], (double)ref_sigmoid(sums[r * stride + experts]), 0, 1);
     }
     free(copy);
     kernel_free_all();
@@ -368,7 +371,8 @@ static void test_route(void **state) {
     } shapes[] = {{256, 8}, {8, 2}, {16, 4}, {1, 1}, {37, 16}, {300, 8}, {METAL_MAX_EXPERTS, METAL_MAX_TOP_K}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int what = 0; what < 4; what++) {
-            check_route(shapes[i].experts, shapes[i].top_k, what);
+            check_route(shapes[i].experts, shapes[i].top_k, what, 1);
+            check_route(shapes[i].experts, shapes[i].top_k, what, 2 + (uint32_t)what * 2);
         }
 }
 

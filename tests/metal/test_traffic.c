@@ -3,7 +3,7 @@
 #include "metal/traffic.h"
 #include "unit.h"
 
-enum { CONTEXT = 512, ROWS = 72, BLOCKS = 2 /* of 64 rows */ };
+enum { ROWS = 72, BLOCKS = 2 /* of 64 rows */, LEAST_PIECE = 248, MOST_ROWS = 2048 };
 
 static traffic_model *m;
 
@@ -30,6 +30,17 @@ static void test_token(void **state) {
         if (r.narrow[0])
             fail_msg("%s moves %llu bytes on %llu threadgroups", r.narrow, (unsigned long long)r.narrow_bytes,
                      (unsigned long long)r.narrow_threadgroups);
+    }
+}
+
+/* Pieces of prompts that are worth it give every kernel 128 threadgroups or more: that holds whatever it moves.  The row whose logits are
+ * wanted goes on as a token does. */
+static void test_grids(void **state) {
+    (void)state;
+    for (uint32_t rows = LEAST_PIECE; rows <= MOST_ROWS; rows += rows < 2 * LEAST_PIECE ? 1 : 61) {
+        const traffic_step step = {.rows = rows, .end = HEAD_PART, .grids = true};
+        const traffic_result r = traffic_count(m, &step);
+        if (r.narrow[0]) fail_msg("of %u rows: %s has %llu threadgroups", rows, r.narrow, (unsigned long long)r.narrow_threadgroups);
     }
 }
 
@@ -60,7 +71,7 @@ static void test_prompt(void **state) {
 
 static int open_model(void **state) {
     (void)state;
-    m = traffic_open(ROWS, CONTEXT);
+    m = traffic_open(MOST_ROWS, 2 * MOST_ROWS);
     return 0;
 }
 
@@ -71,6 +82,7 @@ static int close_model(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_samples), cmocka_unit_test(test_prompt)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_grids), cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_prompt)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -124,6 +124,16 @@ static simt_sample sampler(const simt_dispatch *d) {
 /* ---- counting ---- */
 
 static traffic_result *counting;
+
+static simt_sample look_at_grid(const simt_dispatch *d) {
+    const uint64_t threadgroups = (uint64_t)d->threadgroups[0] * d->threadgroups[1] * d->threadgroups[2];
+    if (threadgroups < NARROW_THREADGROUPS && !counting->narrow[0]) {
+        snprintf(counting->narrow, sizeof counting->narrow, "%s", d->kernel);
+        counting->narrow_threadgroups = threadgroups;
+    }
+    return (simt_sample){0, SIMT_NONE};
+}
+
 static uint32_t part_now;
 
 /* Of products of few rows, whose weights each lane multiplies: a group of 64 weights is 36 or 68 bytes.  Attention of a row: a value of K or V,
@@ -219,8 +229,8 @@ traffic_result traffic_count(traffic_model *m, const traffic_step *step) {
     if (rows > 1) t.last = &last;
     counting = &r;
     part_now = step->first;
-    simt_watch_each = note;
-    simt_sampler = step->whole ? NULL : sampler;
+    simt_watch_each = step->grids ? NULL : note;
+    simt_sampler = step->grids ? look_at_grid : step->whole ? NULL : sampler;
     run_step(m, &t, step->first, step->end);
     simt_watch_each = NULL;
     simt_sampler = NULL;

@@ -34,13 +34,15 @@ typedef struct traffic_step {
     bool wanted;             /* the logits of the last row */
     uint32_t first, end;     /* parts: layers first … end - 1, with LAST_LAYER the head too */
     bool whole;              /* every threadgroup of every grid */
+    bool grids;              /* nothing is computed or counted: `narrow` is told of any small grid */
     uint32_t tokens;         /* the rows are of so many different ones, so that few experts are chosen; 0: all differ */
 } traffic_step;
 
 typedef struct traffic_result {
     traffic part[TRAFFIC_PARTS];
-    bool again;      /* two threadgroups of a product of few rows have read the same matrix */
-    char narrow[64]; /* the kernel of a dispatch that moved over 1 MB on fewer than 128 threadgroups; empty: none did */
+    bool again; /* two threadgroups of a product of few rows have read the same matrix */
+    char narrow
+        [64]; /* the kernel of a dispatch that moved over 1 MB on fewer than 128 threadgroups, or with `grids` of any on so few; empty: none */
     uint64_t narrow_bytes, narrow_threadgroups;
     uint64_t expert_rows, expert_blocks; /* of all experts of the last layer run, and their blocks of 64; where that is not LAST_LAYER */
 } traffic_result;

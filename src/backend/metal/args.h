@@ -77,13 +77,15 @@ typedef struct metal_step {
     METAL_PTR(const uint32_t) short_row;     /* [short_rows] rows whose attention step_attention computes; all in a batch of few rows */
     METAL_PTR(const uint32_t) mask;          /* [wanted][METAL_MASK_WORDS(tokens)]: bit i: id i may be best; only where `masked` says so */
     uint32_t rows, segments, wanted;
-    uint32_t tokens;      /* ids at or above are padding and never best */
-    uint32_t splits;      /* of attention: blocks that a row's positions are cut into, 1 … METAL_MAX_SPLITS */
-    uint32_t short_rows;  /* short_rows · splits is at most METAL_MOST_PARTIALS, or splits is 1 */
-    uint32_t long_splits; /* of attention_…; rows · long_splits is at most METAL_MOST_PARTIALS, or long_splits is 1 (or 0) */
-    uint32_t masked;      /* bit w: wanted row w has a mask; of others all ids may be best */
+    uint32_t tokens;       /* ids at or above are padding and never best */
+    uint32_t splits;       /* of attention: blocks that a row's positions are cut into, 1 … METAL_MAX_SPLITS */
+    uint32_t short_rows;   /* short_rows · splits is at most METAL_MOST_PARTIALS, or splits is 1 */
+    uint32_t long_splits;  /* of attention_…; rows · long_splits is below METAL_MOST_PARTIALS + rows */
+    uint32_t masked;       /* bit w: wanted row w has a mask; of others all ids may be best */
+    uint32_t router_parts; /* of many rows: what the router's inputs are cut into, 1 … METAL_MAX_ROUTER_PARTS */
+    uint32_t unused;
 } metal_step;
-METAL_SIZE(metal_step, 120);
+METAL_SIZE(metal_step, 128);
 #define METAL_MASK_WORDS(tokens) (((tokens) + 31) / 32)
 
 /* ---- rows as inputs of few-row products ---- */
@@ -140,12 +142,13 @@ typedef struct metal_swiglu_args {
 } metal_swiglu_args;
 METAL_SIZE(metal_swiglu_args, 160);
 
-/* The experts of a row, for all kernels that know experts.  logits [rows][experts + 1]: of the router, then of the shared expert's router.
+/* The experts of a row, for all kernels that know experts.  logits [rows][experts + 1]: of the router, then of the shared expert's router; where
+ * gemm has left them in parts, [t.router_parts][rows][experts + 1], `route` adds these up in the first one.
  * Chosen: the top_k largest, ties to the lower index, in descending order; weights: softmax over the chosen. */
 typedef struct metal_experts_args {
     metal_mat gate, up, down, shared_down;
     METAL_PTR(const float) moe_in; /* [rows][hidden], normed */
-    METAL_PTR(const float) logits;
+    METAL_PTR(float) logits;
     METAL_PTR(uint32_t) expert;     /* [rows][top_k] */
     METAL_PTR(float) weight;        /* [rows][top_k] */
     METAL_PTR(float) shared;        /* [rows][shared width] */
@@ -278,13 +281,15 @@ METAL_SIZE(metal_gather_args, 24);
  * gemm_swiglu_{…}: out = silu(W x) · (up x); half as many outputs a threadgroup: grid (⌈w.rows / METAL_SWIGLU_GEMM_OUTPUTS⌉, as above).
  * gemm_swiglu_narrow_{…}: with outputs, threads and bytes as gemm_narrow. */
 enum { METAL_GEMM_OUTPUTS = 64, METAL_GEMM_ROWS = 64, METAL_GEMM_THREADS = 128, METAL_TG_GEMM = 16384, METAL_SWIGLU_GEMM_OUTPUTS = 32 };
-enum { METAL_NARROW_OUTPUTS = 16, METAL_NARROW_THREADS = 64, METAL_TG_NARROW = 12288 };
+enum { METAL_NARROW_OUTPUTS = 16, METAL_NARROW_THREADS = 64, METAL_TG_NARROW = 12288, METAL_MAX_ROUTER_PARTS = 8 };
 typedef struct metal_gemm_args {
     metal_mat w, up;
     METAL_PTR(const float) x;     /* [rows][x_stride] */
     METAL_PTR(float) out;         /* [rows][out_stride] */
     METAL_PTR(const float) scale; /* NULL, or [rows] */
-    uint32_t x_stride, out_stride, add, unused;
+    uint32_t x_stride, out_stride, add;
+    uint32_t
+        in_parts; /* threadgroups with z take the z-th of t.router_parts parts of the inputs; their sums go to out + z·t.rows·out_stride */
 } metal_gemm_args;
 METAL_SIZE(metal_gemm_args, 136);
 

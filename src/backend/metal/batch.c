@@ -18,6 +18,8 @@ typedef struct layout {
     rows_at all, last;
 } layout;
 
+static uint32_t blocks(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
+
 static uint64_t take(uint64_t *at, uint64_t bytes) {
     const uint64_t here = *at;
     *at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -74,12 +76,11 @@ static void write_segments(metal_segment *to, const row_batch *t) {
 
 /* Blocks of about least_positions.  Where that would be some three eighths of the most there can be, all of them: with fewer than 128
  * threadgroups (of two K/V heads) part of a large device is idle while it reads what is a megabyte by then, partial sums included. */
-static uint32_t count_splits(uint32_t positions, uint32_t rows, uint32_t least_positions) {
+static uint32_t count_splits(uint32_t positions, uint32_t most, uint32_t least_positions) {
     uint32_t splits = (positions + least_positions - 1) / least_positions;
     if (8 * splits >= 3 * METAL_MAX_SPLITS) splits = METAL_MAX_SPLITS;
-    const uint32_t most = rows && rows < METAL_MOST_PARTIALS ? METAL_MOST_PARTIALS / rows : 1;
-    const uint32_t least = splits < most ? splits : most;
-    return least < METAL_MAX_SPLITS ? least : METAL_MAX_SPLITS;
+    if (splits > most) splits = most;
+    return splits < METAL_MAX_SPLITS ? splits : METAL_MAX_SPLITS;
 }
 
 /* Rows of short segments, or of few rows all; and what a view says of them. */
@@ -100,8 +101,17 @@ static void list_short_rows(const row_batch *t, uint32_t *row, metal_view *v) {
             positions = seen > positions ? seen : positions;
         }
     }
-    v->splits = count_splits(positions, v->short_rows, METAL_SPLIT_POSITIONS);
-    v->long_splits = count_splits(long_positions, t->rows, METAL_LONG_SPLIT_POSITIONS);
+    v->splits = count_splits(positions, v->short_rows && v->short_rows < METAL_MOST_PARTIALS ? METAL_MOST_PARTIALS / v->short_rows : 1,
+                             METAL_SPLIT_POSITIONS);
+    v->long_splits = count_splits(long_positions, t->rows ? blocks(METAL_MOST_PARTIALS, t->rows) : 1, METAL_LONG_SPLIT_POSITIONS);
+}
+
+/* As many parts as give the router's few outputs enough threadgroups; each has some of the inputs. */
+static uint32_t count_router_parts(const model_shape *s, uint32_t rows) {
+    const uint32_t tiles = blocks(s->experts + 1, METAL_NARROW_OUTPUTS) * blocks(rows, METAL_GEMM_ROWS), chunks = s->hidden / 32;
+    const uint32_t parts = blocks(METAL_LEAST_THREADGROUPS, tiles),
+                   most = chunks < METAL_MAX_ROUTER_PARTS ? chunks : METAL_MAX_ROUTER_PARTS;
+    return parts < most ? parts : most;
 }
 
 static void write_rotary(const backend *b, const row_batch *t, float *to) {
@@ -139,7 +149,9 @@ static metal_view write_view(const backend *b, const row_batch *t, const layout 
                     .rows = t->rows,
                     .segments = t->segments,
                     .wanted = t->wanted,
-                    .path = t->rows > METAL_STEP_ROWS ? MANY_ROWS : FEW_ROWS};
+                    .path = t->rows > METAL_STEP_ROWS ? MANY_ROWS : FEW_ROWS,
+                    .router_parts = 1};
+    if (v.path == MANY_ROWS) v.router_parts = count_router_parts(b->s, t->rows);
     int32_t *ids = (int32_t *)(void *)(host + r->ids);
     for (uint32_t i = 0; t->ids && i < t->rows; i++) ids[i] = device_id(b, t->ids[i]);
     copy(host + r->positions, t->positions, (uint64_t)t->rows * 4);
@@ -166,7 +178,8 @@ static metal_view write_view(const backend *b, const row_batch *t, const layout 
                           .splits = v.splits,
                           .short_rows = v.short_rows,
                           .long_splits = v.long_splits,
-                          .masked = masked};
+                          .masked = masked,
+                          .router_parts = v.router_parts};
     memcpy(host + l->step[step], &s, sizeof s);
     return v;
 }

@@ -157,15 +157,15 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct gemm_
         }
     }
 
-    /* All steps; afterwards the buffers may be written anew. */
-    void run(uint cols, uint row_blocks, threadgroup T *buffers, uint thread_index, uint simdgroup) {
+    /* All steps of inputs first … end - 1; afterwards the buffers may be written anew. */
+    void run(uint first, uint end, uint row_blocks, threadgroup T *buffers, uint thread_index, uint simdgroup) {
         for (uint r = 0; r < GEMM_ROW_BLOCKS; r++)
             for (uint j = 0; j < OWN; j++) acc[r][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-        fetch_step(0, thread_index);
+        fetch_step(first, thread_index);
         put_step(buffers, thread_index);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         uint now = 0;
-        for (uint k = DEPTH; k < cols; k += DEPTH) {
+        for (uint k = first + DEPTH; k < end; k += DEPTH) {
             fetch_step(k, thread_index);
             multiply(buffers + now * BUFFER_VALUES, simdgroup, row_blocks);
             now ^= 1;
@@ -201,7 +201,8 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR> struct gemm_
 /* ---- dense ---- */
 
 template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR>
-static void gemm_dense(constant metal_gemm_args &a, uint rows, threadgroup float *shared, uint2 group, uint thread_index, uint simdgroup) {
+static void gemm_dense(constant metal_gemm_args &a, uint rows, uint parts, threadgroup float *shared, uint3 group, uint thread_index,
+                       uint simdgroup) {
     typedef gemm_product<T, BITS, SIMDGROUPS, OWN, PAIR> P;
     const uint first_row = group.y * GEMM_ROWS, first_output = group.x * P::OUTPUTS;
     if (first_row >= rows || first_output >= a.w.rows) return;
@@ -214,12 +215,13 @@ static void gemm_dense(constant metal_gemm_args &a, uint rows, threadgroup float
     }
     p.from_rows(a.x, a.x_stride, row);
     p.from_weights(a.w, a.up, 0, first_output, thread_index);
-    p.run(a.w.cols, (n + 7) / 8, (threadgroup T *)shared, thread_index, simdgroup);
+    const uint chunks = a.w.cols / 32, first = chunks * group.z / parts * 32, end = chunks * (group.z + 1) / parts * 32;
+    p.run(first, end, (n + 7) / 8, (threadgroup T *)shared, thread_index, simdgroup);
     p.store(shared, simdgroup, (n + 7) / 8);
     for (uint i = thread_index; i < n * P::OUTPUTS; i += P::THREADS) {
         const uint r = i / P::OUTPUTS, o = i % P::OUTPUTS;
         if (o >= outputs) continue;
-        device float *out = a.out + (ulong)(first_row + r) * a.out_stride + first_output + o;
+        device float *out = a.out + ((ulong)group.z * rows + first_row + r) * a.out_stride + first_output + o;
         const float sum = shared[i];
         *out = PAIR || !a.add ? sum : *out + (a.scale ? a.scale[first_row + r] * sum : sum);
     }
@@ -229,7 +231,7 @@ template <typename T, int BITS, int SIMDGROUPS, int OWN, bool PAIR>
 kernel void gemm(constant metal_gemm_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]], threadgroup float *shared TG_ARG(0),
                  uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
                  uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-    gemm_dense<T, BITS, SIMDGROUPS, OWN, PAIR>(a, t.rows, shared, group.xy, thread_index, simdgroup);
+    gemm_dense<T, BITS, SIMDGROUPS, OWN, PAIR>(a, t.rows, a.in_parts ? t.router_parts : 1, shared, group, thread_index, simdgroup);
 }
 KERNEL_INSTANCE("gemm_q4_exact", gemm<float, 4, 4, 2, false>)
 KERNEL_INSTANCE("gemm_q8_exact", gemm<float, 8, 4, 2, false>)
@@ -278,7 +280,7 @@ static void gemm_grouped(constant metal_expert_gemm_args &a, threadgroup float *
             row[i] = IN && r < n ? place / a.top_k : place;
         }
         p.from_rows(x, w.cols, row);
-        p.run(w.cols, (n + 7) / 8, (threadgroup T *)shared, thread_index, simdgroup);
+        p.run(0, w.cols, (n + 7) / 8, (threadgroup T *)shared, thread_index, simdgroup);
         p.store(shared, simdgroup, (n + 7) / 8);
         for (uint i = thread_index; i < n * P::OUTPUTS; i += P::THREADS) {
             const uint r = i / P::OUTPUTS, o = i % P::OUTPUTS;

@@ -42,7 +42,7 @@ typedef struct metal_weights {
 /* ---- scratch: views into BUF_SCRATCH, as addresses on the device ---- */
 
 typedef struct metal_scratch {
-    uint64_t router_logits; /* [rows][experts + 1] */
+    uint64_t router_logits; /* [parts][rows][experts + 1] */
     uint64_t partial;       /* of split attention */
     uint64_t gathered;      /* [wanted][hidden]: the wanted rows of the residual */
     /* batches of many rows */
@@ -87,6 +87,7 @@ typedef enum metal_extent { /* what a grid's dimension is multiplied by */
                             BY_GEMM_ROWS, /* ⌈rows / METAL_GEMM_ROWS⌉ */
                             BY_GDN_CHUNKS,
                             BY_TILES,
+                            BY_ROUTER_PARTS,
 } metal_extent;
 
 typedef enum metal_when {
@@ -128,10 +129,12 @@ typedef struct metal_prepared {
 
 typedef struct metal_view { /* rows that ops are computed for: a batch, or its wanted rows alone */
     uint64_t step;          /* offset of its descriptor */
-    uint32_t rows, segments, wanted, short_rows, splits, long_splits;
+    uint32_t rows, segments, wanted, short_rows, splits, long_splits, router_parts;
     metal_path path;
     bool single, any_long;
 } metal_view;
+
+enum { METAL_LEAST_THREADGROUPS = 128 }; /* of a kernel that moves a megabyte: with fewer, part of a large device is idle */
 
 enum { METAL_RING = 2 }; /* descriptors: of the step under way, and of the next one */
 

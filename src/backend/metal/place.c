@@ -152,15 +152,23 @@ static uint64_t take_scratch(metal_scratch *c, uint64_t base, uint64_t bytes) {
     return here;
 }
 
+/* In parts: those beyond the first are at most MAX - 1, and fill fewer than LEAST tiles, which is where cutting ends. */
+static uint64_t router_values(const model_shape *s, uint64_t rows) {
+    const uint64_t one = rows * (s->experts + 1), most = METAL_LEAST_THREADGROUPS * METAL_NARROW_OUTPUTS * METAL_GEMM_ROWS;
+    if (rows <= METAL_STEP_ROWS) return one;
+    return one + ((METAL_MAX_ROUTER_PARTS - 1) * one < most ? (METAL_MAX_ROUTER_PARTS - 1) * one : most);
+}
+
 void metal_place_scratch(const model_shape *s, const backend_limits *n, uint64_t base, metal_scratch *out) {
     const uint64_t rows = n->rows, places = rows * s->top_k, partials = rows > METAL_MOST_PARTIALS ? rows : METAL_MOST_PARTIALS;
+    const uint64_t long_partials = METAL_MOST_PARTIALS + (rows < METAL_MOST_PARTIALS ? rows : METAL_MOST_PARTIALS);
     metal_scratch c = {.bytes = 0};
-    c.router_logits = take_scratch(&c, base, rows * (s->experts + 1) * 4);
+    c.router_logits = take_scratch(&c, base, router_values(s, rows) * 4);
     c.partial = take_scratch(&c, base, partials * s->attention_heads * METAL_PARTIAL * 4);
     c.gathered = take_scratch(&c, base, (uint64_t)n->wanted * s->hidden * 4);
     if (rows > METAL_STEP_ROWS) {
         c.gated = take_scratch(&c, base, rows * shape_mixer_out_values(s) * 4);
-        c.long_partial = take_scratch(&c, base, (uint64_t)METAL_MOST_PARTIALS * s->attention_heads * METAL_PARTIAL * 4);
+        c.long_partial = take_scratch(&c, base, long_partials * s->attention_heads * METAL_PARTIAL * 4);
         c.queries = take_scratch(&c, base, METAL_QUERIES(rows, s->attention_heads) * 4);
         c.gdn = take_scratch(&c, base, METAL_GDN_SCRATCH(n->rows, n->segments, s->gdn_key_heads, s->gdn_value_heads));
         c.first = take_scratch(&c, base, ((uint64_t)s->experts + 1) * 4);

@@ -343,6 +343,7 @@ static void gemm_calls(builder *u, const char *name, uint32_t outputs, const met
         c->by[1] = BY_GEMM_ROWS;
         c->when = narrow ? IF_NARROW : IF_WIDE; /* a barrier before the wide one holds for either */
         c->wide = wide;
+        if (a->in_parts) c->by[2] = BY_ROUTER_PARTS;
     }
 }
 
@@ -443,6 +444,19 @@ static metal_expert_gemm_args expert_gemm_args(const builder *u) {
                                     .top_k = u->s->top_k};
 }
 
+static void many_router(builder *u) {
+    const metal_parts *router = &u->l->router;
+    for (uint32_t i = 0; i < router->n; i++) {
+        const metal_gemm_args a = {.w = router->mat[i],
+                                   .x = address(u->b, BUF_MOE_IN),
+                                   .out = u->b->scratch.router_logits + router->column[i] * sizeof(float),
+                                   .x_stride = u->s->hidden,
+                                   .out_stride = u->s->experts + 1,
+                                   .in_parts = 1};
+        gemm_calls(u, "gemm", METAL_GEMM_OUTPUTS, &a);
+    }
+}
+
 static void many_route(builder *u) {
     const metal_expert_gemm_args lists = expert_gemm_args(u);
     const metal_gemm_args shared = {.w = u->l->shared_gate,
@@ -454,7 +468,7 @@ static void many_route(builder *u) {
     start(u, OP_ROUTE, MANY_ROWS);
     many_norm(u, u->l->norm_moe);
     u->barrier = true;
-    many_parts(u, &u->l->router, u->b->scratch.router_logits, u->s->experts + 1);
+    many_router(u);
     gemm_calls(u, "gemm_swiglu", METAL_SWIGLU_GEMM_OUTPUTS, &shared);
     u->barrier = true;
     choose(u);

@@ -5,8 +5,6 @@
  * so that no command keeps a desktop waiting. */
 #include "backend/metal/metal.h"
 
-enum { LEAST_THREADGROUPS = 128 /* below, the narrow GEMM keeps more of the device busy */ };
-
 static uint32_t blocks(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
 static uint32_t extent(const metal_view *v, uint8_t by) {
@@ -21,6 +19,7 @@ static uint32_t extent(const metal_view *v, uint8_t by) {
     case BY_GEMM_ROWS: return blocks(v->rows, METAL_GEMM_ROWS);
     case BY_GDN_CHUNKS: return METAL_GDN_CHUNKS(v->rows, v->segments);
     case BY_TILES: return METAL_TILES(v->rows, v->segments);
+    case BY_ROUTER_PARTS: return v->router_parts;
     }
     return 0;
 }
@@ -33,8 +32,8 @@ static bool applies(const metal_call *c, const metal_view *v) {
     case IF_SHORT: return v->short_rows > 0;
     case IF_LONG: return v->any_long;
     case IF_LONG_SPLIT: return v->any_long && v->long_splits > 1;
-    case IF_WIDE: return c->wide * blocks(v->rows, METAL_GEMM_ROWS) >= LEAST_THREADGROUPS;
-    case IF_NARROW: return c->wide * blocks(v->rows, METAL_GEMM_ROWS) < LEAST_THREADGROUPS;
+    case IF_WIDE: return c->wide * blocks(v->rows, METAL_GEMM_ROWS) >= METAL_LEAST_THREADGROUPS;
+    case IF_NARROW: return c->wide * blocks(v->rows, METAL_GEMM_ROWS) < METAL_LEAST_THREADGROUPS;
     }
     return false;
 }
@@ -59,7 +58,7 @@ static void dispatch(backend *b, const metal_call *c, const metal_view *v) {
     metal_dispatch d = {
         .kernel = c->kernel[v->rows > 1], .threads = c->threads, .threadgroup_bytes = c->threadgroup_bytes, .arguments = c->arguments};
     for (int i = 0; i < 3; i++) d.grid[i] = c->grid[i] * extent(v, c->by[i]);
-    if (!d.grid[0] || !d.grid[1] || !d.grid[2]) return;
+    if (!v->rows || !d.grid[0] || !d.grid[1] || !d.grid[2]) return; /* none: of the last layer, where nothing is wanted */
     b->walk.dispatches++;
     b->walk.dirty = true;
     if (b->walk.dry || !have_commands(b)) return;

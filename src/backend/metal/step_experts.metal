@@ -74,9 +74,17 @@ static void leave_choice(constant metal_experts_args &a, uint row, choice c, uin
     if (lane == 0) a.shared_weight[row] = sigmoid(a.logits[(ulong)row * (a.experts + 1) + a.experts]);
 }
 
-kernel void route(constant metal_experts_args &a [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
-                  uint lane [[thread_index_in_simdgroup]]) {
-    leave_choice(a, group.x, choose(a.logits + (ulong)group.x * (a.experts + 1), a.experts, a.top_k, lane), lane);
+/* A lane reads back only what it has written: logits lane, lane + 32, …, and lane 0 the shared expert's. */
+kernel void route(constant metal_experts_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
+                  uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
+    const uint stride = a.experts + 1;
+    device float *logits = a.logits + (ulong)group.x * stride;
+    for (uint part = 1; part < t.router_parts; part++) {
+        device const float *more = logits + (ulong)part * t.rows * stride;
+        for (uint e = lane; e < a.experts; e += STEP_WIDTH) logits[e] += more[e];
+        if (lane == 0) logits[a.experts] += more[a.experts];
+    }
+    leave_choice(a, group.x, choose(logits, a.experts, a.top_k, lane), lane);
 }
 
 /* ---- first half ---- */

@@ -338,6 +338,7 @@ static void run_part(const simt_dispatch *d, uint32_t axis, uint32_t from, uint3
 
 static void run_grid(const simt_dispatch *d) {
     const simt_sample s = simt_sampler ? simt_sampler(d) : (simt_sample){0, 0};
+    if (s.block == SIMT_NONE) return;
     const uint32_t all = d->threadgroups[s.axis], blocks = s.block ? (all + s.block - 1) / s.block : 0;
     if (blocks <= 3 || !simt_watching) {
         run_part(d, s.axis, 0, all);

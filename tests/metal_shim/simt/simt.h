@@ -96,7 +96,8 @@ void simt_end_stage(void);
 
 /* Grids too large to be run whole, of which only the traffic is asked for (watch.h): a sampler says along which axis the threadgroups do
  * alike and how many neighbours, `block`, belong together.  Of the blocks the first, the second and the last are run; of what the others
- * would have computed nothing is there.  Block 0: all are run. */
+ * would have computed nothing is there.  Block 0: all are run; SIMT_NONE: none at all, where only the grids are asked for. */
+#define SIMT_NONE UINT32_MAX
 typedef struct simt_sample {
     uint32_t axis, block;
 } simt_sample;
