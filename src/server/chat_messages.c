@@ -75,7 +75,7 @@ static bool read_call(reader *r, json_object *call, const char *where) {
     if (custom) function = custom, arguments = params_member(custom, "input");
     const char *name = params_string(params_member(function, "name"));
     if (!name || !*name) return api_error_set(r->e, 400, NULL, where, "%s: the function's name must be a string", where);
-    conversation_call(r->c, name, json_object_get(arguments));
+    conversation_call(r->c, params_string(params_member(call, "id")), name, json_object_get(arguments));
     return true;
 }
 
@@ -128,6 +128,7 @@ static bool read_message(reader *r, json_object *message) {
     if (!read_role(r, message, &role)) return false;
     conversation_begin(r->c, role);
     if (!read_content(r, message)) return false;
+    if (role == ROLE_TOOL) conversation_answers(r->c, params_string(params_member(message, "tool_call_id")));
     if (role == ROLE_ASSISTANT && (!read_reasoning(r, message) || !read_calls(r, message))) return false;
     conversation_end(r->c);
     return true;
@@ -152,8 +153,11 @@ bool chat_read_tools(conversation *c, json_object *tools, api_error *e) {
         json_object *tool = json_object_array_get_idx(tools, i), *function = params_member(tool, "function");
         const char *type = params_string(params_member(tool, "type"));
         if (!json_object_is_type(tool, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);
-        if (!type || strcmp(type, "function") != 0)
-            return api_error_set(e, 400, "unsupported_tool", name, "%s.type must be \"function\"", name);
+        if (type && strcmp(type, "function") != 0) { /* another server's */
+            conversation_warn(c, "tools of type %.40s were left out", type);
+            continue;
+        }
+        if (!function) function = tool; /* as the responses dialect has it */
         const char *function_name = params_string(params_member(function, "name"));
         if (!function_name || !*function_name) return api_error_set(e, 400, NULL, name, "%s.function must be an object with a name", name);
         conversation_tool(c, function_name, params_string(params_member(function, "description")),

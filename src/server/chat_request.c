@@ -16,6 +16,15 @@ static bool read_tools(void *request, const char *name, json_object *value, api_
     return chat_read_tools(request, value, e);
 }
 
+/* What tool_choice was called before there were other tools than functions. */
+static bool read_function_call(void *request, const char *name, json_object *value, api_error *e) {
+    const char *word = params_string(value);
+    if (word && !strcmp(word, "none")) ((conversation *)request)->no_tools = true;
+    if (word && (!strcmp(word, "none") || !strcmp(word, "auto"))) return true;
+    return api_error_set(e, 400, "unsupported_parameter", name, "%s must be \"none\" or \"auto\": send tools and tool_choice instead",
+                         name);
+}
+
 typedef struct stream_options {
     bool include_usage;
 } stream_options;
@@ -56,7 +65,11 @@ static const param rows[] = {
      .read = read_messages,
      .type = "array",
      .help = "Roles system, developer, user, assistant, tool and function, in any order. A last assistant message is continued."},
-    {.name = "tools", .kind = PARAM_CUSTOM, .read = read_tools, .type = "array", .help = "Functions that the model may call."},
+    {.name = "tools",
+     .kind = PARAM_CUSTOM,
+     .read = read_tools,
+     .type = "array",
+     .help = "Functions that the model may call. Tools of other kinds are left out with a warning."},
     {.name = "tool_choice",
      .kind = PARAM_CUSTOM,
      .read = conversation_read_tool_choice,
@@ -64,6 +77,11 @@ static const param rows[] = {
      .help =
          "`auto`, `none`, `required`, or an object: of type `function` the tool that must be called, of type `allowed_tools` those that "
          "may be."},
+    {.name = "function_call",
+     .kind = PARAM_CUSTOM,
+     .read = read_function_call,
+     .type = "string",
+     .help = "`none` or `auto`: an older name of `tool_choice`."},
     {.name = "stream_options",
      .kind = PARAM_CUSTOM,
      .read = read_stream_options,
@@ -96,7 +114,6 @@ static const param rows[] = {
      .help = "And of so many alternatives at each place."},
 
     {.name = "functions", .kind = PARAM_REFUSED, .harmless = is_empty_array, .help = "send tools instead"},
-    {.name = "function_call", .kind = PARAM_REFUSED, .help = "send tools and tool_choice instead"},
     {.name = "modalities", .kind = PARAM_REFUSED, .harmless = is_text_modality, .help = "this server answers in text only"},
     {.name = "audio", .kind = PARAM_REFUSED, .help = "this server answers in text only"},
     {.name = "web_search_options", .kind = PARAM_REFUSED, .help = "this server searches nothing; offer a tool that does"},

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -124,11 +125,16 @@ static json_object *arguments_object(conversation *c, json_object *arguments) {
     return object;
 }
 
-void conversation_call(conversation *c, const char *name, json_object *arguments) {
+void conversation_call(conversation *c, const char *id, const char *name, json_object *arguments) {
     json_object *call = json_object_new_object();
+    if (id) put(c, call, "id", json_object_new_string(id));
     put(c, call, "name", json_object_new_string(name));
     put(c, call, "arguments", arguments_object(c, arguments));
     append(c, &c->calls, call);
+}
+
+void conversation_answers(conversation *c, const char *id) {
+    if (id) put(c, c->message, "tool_call_id", json_object_new_string(id));
 }
 
 void conversation_end(conversation *c) {
@@ -207,7 +213,63 @@ static void fold_system(conversation *c) {
     buffer_free(&head);
 }
 
-/* Thoughts that the client sends back are kept in the prompt: it then goes on from what was generated. */
+/* A result of a tool that names its call. */
+typedef struct tool_result {
+    json_object *message; /* a reference */
+    size_t at;            /* where such a message stands */
+    int call;             /* number of the call among all */
+} tool_result;
+
+static int by_call(const void *a, const void *b) {
+    const tool_result *x = a, *y = b;
+    if (x->call != y->call) return x->call < y->call ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Results [n] between two messages of the assistant: those places take them in the order of their calls. */
+static void place_results(conversation *c, tool_result *results, size_t n) {
+    size_t *places = n > 1 ? mem_array(n, sizeof *places) : NULL;
+    if (n > 1 && !places) c->failed = true;
+    for (size_t i = 0; places && i < n; i++) places[i] = results[i].at;
+    if (places) qsort(results, n, sizeof *results, by_call);
+    for (size_t i = 0; i < n; i++)
+        if (!places || json_object_array_put_idx(c->messages, places[i], results[i].message)) json_object_put(results[i].message);
+    mem_free(places);
+}
+
+/* Numbers the calls of a message, from `first` on; the number of the next one. */
+static int note_calls(conversation *c, json_object *numbers, json_object *message, int first) {
+    json_object *calls = params_member(message, "tool_calls");
+    for (size_t i = 0; calls && i < json_object_array_length(calls); i++, first++) {
+        const char *id = params_string(params_member(json_object_array_get_idx(calls, i), "id"));
+        if (id) put(c, numbers, id, json_object_new_int(first));
+    }
+    return first;
+}
+
+/* The prompt does not say which call a result belongs to, so the order has to; clients send results as they come in. */
+static void order_results(conversation *c) {
+    const size_t n = message_count(c);
+    json_object *numbers = json_object_new_object();
+    tool_result *results = n ? mem_array(n, sizeof *results) : NULL;
+    size_t n_results = 0;
+    int n_calls = 0;
+    if (!numbers || (n && !results)) c->failed = true;
+    for (size_t i = 0; !c->failed && i < n; i++) {
+        json_object *message = message_at(c, i), *number = NULL;
+        const char *id = params_string(params_member(message, "tool_call_id"));
+        if (has_role(c, i, ROLE_ASSISTANT)) {
+            place_results(c, results, n_results);
+            n_results = 0;
+            n_calls = note_calls(c, numbers, message, n_calls);
+        } else if (id && json_object_object_get_ex(numbers, id, &number))
+            results[n_results++] = (tool_result){json_object_get(message), i, json_object_get_int(number)};
+    }
+    place_results(c, results, n_results);
+    mem_free(results);
+    json_object_put(numbers);
+}
+
 static bool any_reasoning(const conversation *c) {
     for (size_t i = 0; i < message_count(c); i++)
         if (string_bytes(message_at(c, i), "reasoning_content")) return true;
@@ -226,6 +288,7 @@ bool conversation_close(conversation *c, const char *messages_name, api_error *e
     if (c->failed) return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request"); /* messages may lack a role */
     drop_empty_tail(c);
     fold_system(c);
+    order_results(c);
     if (c->failed || c->warnings.failed || c->ignored.failed)
         return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request");
     const size_t n = message_count(c);
@@ -233,7 +296,9 @@ bool conversation_close(conversation *c, const char *messages_name, api_error *e
     const char *bad = c->last_user_image;
     if (*bad) return api_error_set(e, 400, "unsupported_content", bad, "%s is an image, but this server takes text only", bad);
     c->continues = has_role(c, n - 1, ROLE_ASSISTANT) && !params_member(message_at(c, n - 1), "tool_calls");
-    if (!c->preserve_said) c->preserve_thinking = any_reasoning(c);
+    /* Past turns stand in the prompt as they did when they were generated, so that it goes on from there: with the thoughts that the client
+     * sends back, and where none were asked for with the empty ones that their answers followed. */
+    if (!c->preserve_said) c->preserve_thinking = !c->thinking || any_reasoning(c);
     if (c->no_tools) {
         json_object_put(c->tools);
         c->tools = NULL;

@@ -7,7 +7,8 @@
  * Messages may come in any order and number.  System messages in front of the first user, assistant or tool message are folded into one
  * head; a later one stays where it stands, as a turn of its own (the model's template refuses it: this is a deviation, made so that
  * appending one leaves all earlier tokens as they were).  A last assistant message is continued by the answer.  A picture in the last
- * user message is refused; elsewhere it becomes a note in the text.  Empty assistant messages at the end are dropped. */
+ * user message is refused; elsewhere it becomes a note in the text.  Empty assistant messages at the end are dropped.  Results of tools come
+ * in the order of the calls that they name. */
 #ifndef CALLA_SERVER_CONVERSATION_H
 #define CALLA_SERVER_CONVERSATION_H
 
@@ -43,7 +44,7 @@ struct conversation {
     const calla_engine_info *info;
     json_object *root; /* the body, owned; model and stop point into it */
 
-    json_object *messages; /* array, owned: {"role", "content", "reasoning_content", "tool_calls"} */
+    json_object *messages; /* array, owned: {"role", "content", "reasoning_content", "tool_calls", "tool_call_id"} */
     json_object *tools;    /* array, owned, of {"type":"function","function":{"name","description","parameters"}}; NULL: none */
     bool no_tools;         /* tool_choice none: as if there were no tools */
     bool single_call;      /* parallel_tool_calls false: the answer ends with its first call */
@@ -105,8 +106,10 @@ void conversation_reasoning(conversation *c, const char *text, size_t n); /* of 
 /* where: the picture's place in the body, such as messages[2].content[0]. */
 void conversation_image(conversation *c, const char *where);
 /* A call that the assistant made.  arguments: an object, or a string that holds one; what is neither is kept as the text of a parameter
- * named "arguments".  A reference is taken. */
-void conversation_call(conversation *c, const char *name, json_object *arguments);
+ * named "arguments".  A reference is taken.  id: what its result will name, or NULL. */
+void conversation_call(conversation *c, const char *id, const char *name, json_object *arguments);
+/* The message under way is the result of the call with this id (NULL: of whichever stands there). */
+void conversation_answers(conversation *c, const char *id);
 void conversation_end(conversation *c);
 
 /* A tool, if it may be called: parameters is its JSON schema or NULL (a reference is taken), description may be NULL; strict: true where

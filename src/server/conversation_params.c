@@ -331,7 +331,8 @@ static const param rows[] = {
      .kind = PARAM_BOOL,
      AT(preserve_thinking),
      SAID(preserve_said),
-     .help = "Keep the thoughts of earlier turns in the prompt. Default: on when the client sends any back."},
+     .help = "Keep the thoughts of earlier turns in the prompt. Default: on when the client sends any back, "
+             "and when thoughts are off."},
     {.name = "chat_template_kwargs",
      .kind = PARAM_CUSTOM,
      .read = read_template_kwargs,

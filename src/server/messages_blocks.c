@@ -88,10 +88,11 @@ static bool add_any(conversation *c, json_object *block, const char *where, api_
     return true;
 }
 
-/* What the user asks about now is not left out: the answer would be about nothing. */
-static bool check_readable(json_object *block, const char *where, api_error *e) {
+/* What the user asks about now is not left out: the answer would be about nothing.  A document beside the result of a tool is what the tool
+ * has read: agents put it there. */
+static bool check_readable(json_object *block, bool beside_result, const char *where, api_error *e) {
     const char *type = type_of(block);
-    if (strcmp(type, "image") != 0 && (strcmp(type, "document") != 0 || text_source(block))) return true;
+    if (strcmp(type, "image") != 0 && (beside_result || strcmp(type, "document") != 0 || text_source(block))) return true;
     return api_error_set(e, 400, "unsupported_content", where, "%s is of type %s, but this server takes text only", where, type);
 }
 
@@ -101,6 +102,7 @@ static bool add_result(conversation *c, json_object *block, const char *where, a
     char place[MAX_PLACE];
     snprintf(place, sizeof place, "%.100s.content", where);
     conversation_begin(c, ROLE_TOOL);
+    conversation_answers(c, params_string(params_member(block, "tool_use_id")));
     if (!each_block(c, params_member(block, "content"), place, add_any, e)) return false;
     conversation_end(c);
     return true;
@@ -108,9 +110,18 @@ static bool add_result(conversation *c, json_object *block, const char *where, a
 
 static bool is_result(json_object *block) { return !strcmp(type_of(block), "tool_result"); }
 
+/* Of a user message's content, which may be a string: how many blocks are results of tools. */
+static size_t count_results(json_object *content) {
+    size_t count = 0;
+    for (size_t i = 0; json_object_is_type(content, json_type_array) && i < json_object_array_length(content); i++)
+        count += is_result(json_object_array_get_idx(content, i));
+    return count;
+}
+
 /* A user message may hold results of tools, which are messages of their own in calla; one that holds nothing else leaves no user message. */
 static bool add_user(conversation *c, json_object *content, bool newest, const char *where, api_error *e) {
     const size_t n = json_object_is_type(content, json_type_array) ? json_object_array_length(content) : 0;
+    const bool results = count_results(content) > 0;
     bool open = !n;
     if (open) conversation_begin(c, ROLE_USER);
     if (!n && !each_block(c, content, where, add_any, e)) return false;
@@ -119,7 +130,7 @@ static bool add_user(conversation *c, json_object *content, bool newest, const c
         place_of(place, where, i);
         json_object *block = json_object_array_get_idx(content, i);
         const bool result = is_result(block);
-        if (newest && !check_readable(block, place, e)) return false;
+        if (newest && !check_readable(block, results, place, e)) return false;
         if (result && open) conversation_end(c);
         if (!result && !open) conversation_begin(c, ROLE_USER);
         open = !result;
@@ -129,15 +140,13 @@ static bool add_user(conversation *c, json_object *content, bool newest, const c
     return true;
 }
 
-/* The last message that the user wrote, rather than a tool; SIZE_MAX: there is none. */
+/* The last message in which the user says something beside the results of tools; SIZE_MAX: there is none. */
 static size_t find_newest(json_object *messages) {
     for (size_t i = json_object_array_length(messages); i-- > 0;) {
         json_object *message = json_object_array_get_idx(messages, i), *content = params_member(message, "content");
         if (!word_is(params_member(message, "role"), "user")) continue;
         const size_t n = json_object_is_type(content, json_type_array) ? json_object_array_length(content) : 0;
-        bool results = false;
-        for (size_t k = 0; k < n; k++) results |= is_result(json_object_array_get_idx(content, k));
-        if (!results) return i;
+        if (!n || count_results(content) < n) return i;
     }
     return SIZE_MAX;
 }
@@ -154,7 +163,7 @@ static bool add_assistant_block(conversation *c, json_object *block, const char 
     if (strcmp(type, "tool_use") != 0) return add_text_or_note(c, block, where, e);
     const char *name = params_string(params_member(block, "name"));
     if (!name || !*name) return api_error_set(e, 400, NULL, where, "%s.name must be the name of a tool", where);
-    conversation_call(c, name, json_object_get(params_member(block, "input")));
+    conversation_call(c, params_string(params_member(block, "id")), name, json_object_get(params_member(block, "input")));
     return true;
 }
 

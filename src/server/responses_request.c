@@ -356,7 +356,7 @@ static bool add_call(reading *in, json_object *item, bool custom) {
         arguments = object;
     }
     if (called)
-        conversation_call(c, called, arguments);
+        conversation_call(c, params_string(params_member(item, "call_id")), called, arguments);
     else
         json_object_put(arguments);
     c->failed |= !called;
@@ -367,6 +367,7 @@ static bool add_call(reading *in, json_object *item, bool custom) {
 static bool add_output(reading *in, json_object *item) {
     end_turn(in);
     conversation_begin(&in->r->conversation, ROLE_TOOL);
+    conversation_answers(&in->r->conversation, params_string(params_member(item, "call_id")));
     const bool ok = add_content(in, params_member(item, "output"), "output");
     conversation_end(&in->r->conversation);
     return ok;

@@ -215,6 +215,33 @@ static void test_pictures(void **state) {
         "<tool_response>\n[image omitted: text-only server]\n</tool_response>");
 }
 
+#define RESULT(id, text) "{\"type\":\"tool_result\",\"tool_use_id\":\"" id "\",\"content\":\"" text "\"}"
+
+/* What the user shows beside the results of tools is shown now, and what was shown before it is history. */
+static void test_pictures_beside_results(void **state) {
+    (void)state;
+    assert_refused("{\"messages\":[{\"role\":\"user\",\"content\":\"A\"},{\"role\":\"user\",\"content\":[" RESULT("t", "r") "," PICTURE
+                                                                                                                            "]}]}",
+                   "messages[1].content[1]", "text only");
+    assert_prompt_has("{\"messages\":[{\"role\":\"user\",\"content\":[" PICTURE
+                      "]},{\"role\":\"user\",\"content\":[" RESULT("t", "r") ",{\"type\":\"text\",\"text\":\"Go on\"}]}]}",
+                      "[image omitted: text-only server]");
+    assert_refused("{\"messages\":[{\"role\":\"user\",\"content\":[" PICTURE "]},{\"role\":\"user\",\"content\":[" RESULT("t", "r") "]}]}",
+                   "messages[0].content[0]", "text only");
+}
+
+/* The prompt does not say which call a result answers. */
+static void test_results_come_in_the_order_of_their_calls(void **state) {
+    (void)state;
+#define TWO_CALLS                                                                                                                          \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"A\"},{\"role\":\"assistant\",\"content\":["                                           \
+    "{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":{}},{\"type\":\"tool_use\",\"id\":\"2\",\"name\":\"g\",\"input\":{}}]},"
+    assert_both(TWO_CALLS "{\"role\":\"user\",\"content\":[" RESULT("1", "a") "," RESULT("2", "b") "]}]}",
+                TWO_CALLS "{\"role\":\"user\",\"content\":[" RESULT("2", "b") "," RESULT("1", "a") "]}]}");
+    assert_both(TWO_CALLS "{\"role\":\"user\",\"content\":[" RESULT("1", "a") "," RESULT("2", "b") "]}]}", TWO_CALLS
+                "{\"role\":\"user\",\"content\":[" RESULT("2", "b") "]},{\"role\":\"user\",\"content\":[" RESULT("1", "a") "]}]}");
+}
+
 static void test_documents_that_are_no_text(void **state) {
     (void)state;
 #define PDF "{\"type\":\"document\",\"source\":{\"type\":\"base64\",\"media_type\":\"application/pdf\",\"data\":\"AAAA\"}}"
@@ -333,6 +360,8 @@ int main(void) {
         cmocka_unit_test(test_the_billing_line_is_no_part_of_the_prompt),
         cmocka_unit_test(test_history_of_other_servers_is_taken),
         cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_pictures_beside_results),
+        cmocka_unit_test(test_results_come_in_the_order_of_their_calls),
         cmocka_unit_test(test_documents_that_are_no_text),
         cmocka_unit_test(test_content_never_becomes_a_turn),
         cmocka_unit_test(test_tools_of_unknown_kinds_are_left_out),

@@ -112,6 +112,19 @@ static void test_a_tool_loop_has_the_bytes_of_the_chat_dialect(void **state) {
     }
 }
 
+static void test_outputs_come_in_the_order_of_their_calls(void **state) {
+    (void)state;
+#define OUTPUT(id, text) "{\"type\":\"function_call_output\",\"call_id\":\"" id "\",\"output\":\"" text "\"}"
+#define TWO_CALLS                                                                                                                          \
+    "{\"input\":[{\"role\":\"user\",\"content\":\"A\"},{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"\"},"  \
+    "{\"type\":\"custom_tool_call\",\"call_id\":\"2\",\"name\":\"g\",\"input\":\"\"},"
+    char *a = from_responses(TWO_CALLS OUTPUT("1", "a") "," OUTPUT("2", "b") "]}", NULL);
+    char *b = from_responses(TWO_CALLS OUTPUT("2", "b") "," OUTPUT("1", "a") "]}", NULL);
+    assert_string_equal(a, b);
+    mem_free(a);
+    mem_free(b);
+}
+
 static void test_earlier_items_come_first(void **state) {
     (void)state;
     char *a =
@@ -247,6 +260,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_turn_has_the_bytes_of_the_chat_dialect),
         cmocka_unit_test(test_a_tool_loop_has_the_bytes_of_the_chat_dialect),
+        cmocka_unit_test(test_outputs_come_in_the_order_of_their_calls),
         cmocka_unit_test(test_earlier_items_come_first),
         cmocka_unit_test(test_the_answer_goes_on),
         cmocka_unit_test(test_the_order_of_items_is_kept),
