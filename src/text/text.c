@@ -30,6 +30,7 @@ calla_status calla_text_open(const char *model_dir, calla_text **out, calla_erro
 void calla_text_close(calla_text *text) {
     if (!text) return;
     if (text->lazy) {
+        form_locals_close(&text->lazy->commons);
         form_trie_free(text->lazy->trie);
         pthread_mutex_destroy(&text->lazy->mutex);
         mem_free(text->lazy);
@@ -38,12 +39,17 @@ void calla_text_close(calla_text *text) {
     mem_free(text);
 }
 
-calla_status text_trie(const calla_text *text, const form_trie **out, calla_error *err) {
+calla_status text_forms(const calla_text *text, const form_trie **trie, form_locals **commons, calla_error *err) {
+    enum { MAX_BYTES = 64 << 20 };
+    text_lazy *lazy = text->lazy;
     calla_status status = CALLA_OK;
-    pthread_mutex_lock(&text->lazy->mutex);
-    if (!text->lazy->trie) status = form_trie_build(text->tokenizer, &text->lazy->trie, err);
-    *out = text->lazy->trie;
-    pthread_mutex_unlock(&text->lazy->mutex);
+    pthread_mutex_lock(&lazy->mutex);
+    if (!lazy->commons.of && !form_locals_open(&lazy->commons, (size_t)4 * FORM_COMMONS * FORM_COMMON_STATES, MAX_BYTES))
+        status = error_nomem(err, "what forms have in common");
+    if (!status && !lazy->trie) status = form_trie_build(text->tokenizer, &lazy->trie, err);
+    *trie = lazy->trie;
+    *commons = &lazy->commons;
+    pthread_mutex_unlock(&lazy->mutex);
     return status;
 }
 

@@ -95,8 +95,9 @@ static void test_out_of_memory(void **state) {
 int main(int argc, char **argv) {
     char pocket[4096];
     calla_error err;
+    form_locals *commons;
     snprintf(pocket, sizeof pocket, "%s/pocket", getenv("CALLA_MODELS"));
-    if (calla_text_open(argc > 1 ? argv[1] : pocket, &text, &err) || text_trie(text, &trie, &err))
+    if (calla_text_open(argc > 1 ? argv[1] : pocket, &text, &err) || text_forms(text, &trie, &commons, &err))
         return fprintf(stderr, "%s\n", err.message), 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_token_once),

@@ -1,32 +1,77 @@
-/* form.c: the public calla_form_* and calla_matcher_* functions. */
-#include "base/error.h"
+/* form.c: calla_form_*: a compiled program with what matchers share: masks, and what is known of wide machines. */
+#include <string.h>
 
-calla_status calla_form_compile(const calla_text *text, const calla_form_options *options, calla_form **out, calla_error *err) {
-    (void)text;
-    (void)options;
+#include "base/memory.h"
+#include "text/form/form_impl.h"
+#include "text/text.h"
+
+enum {
+    CACHE_BYTES = 4 << 20, /* of each of the two generations: some 250 wide masks of the real vocabulary, or thousands of narrow ones */
+    LOCAL_BYTES = 32 << 20
+};
+
+static void set_bit(uint32_t *mask, int32_t id) { mask[id / 32] |= UINT32_C(1) << id % 32; }
+
+static bool make_masks(calla_form *f) {
+    f->thought = mem_calloc(f->trie->n_words, sizeof *f->thought);
+    f->no_call = mem_calloc(f->trie->n_words, sizeof *f->no_call);
+    if (!f->thought || !f->no_call) return false;
+    const int32_t n_ids = (int32_t)tokenizer_vocabulary(f->tokenizer);
+    for (int32_t id = 0; id < n_ids; id++) {
+        size_t n;
+        if (id == f->trie->call_id || !tokenizer_bytes(f->tokenizer, id, &n)) continue;
+        set_bit(f->no_call, id);
+        /* engines stop at more tokens than the tokenizer's own: all of them are special */
+        if (id != f->trie->stop_id && !tokenizer_is_special(f->tokenizer, id)) set_bit(f->thought, id);
+    }
+    return true;
+}
+
+calla_status form_open(const calla_text *text, form_program *program, calla_form **out, calla_error *err) {
     *out = NULL;
-    return error_set(err, CALLA_E_UNSUPPORTED, "an answer's form: not implemented yet");
-}
-
-calla_form *calla_form_share(calla_form *form) { return form; }
-void calla_form_release(calla_form *form) { (void)form; }
-
-calla_status calla_matcher_open(calla_form *form, bool thinking, calla_matcher **out, calla_error *err) {
-    (void)form;
-    (void)thinking;
-    *out = NULL;
-    return error_set(err, CALLA_E_UNSUPPORTED, "an answer's form: not implemented yet");
-}
-
-const uint32_t *calla_matcher_mask(calla_matcher *matcher) {
-    (void)matcher;
-    return NULL;
-}
-
-calla_status calla_matcher_took(calla_matcher *matcher, int32_t id) {
-    (void)matcher;
-    (void)id;
+    const form_trie *trie;
+    form_locals *common;
+    calla_status status = text_forms(text, &trie, &common, err);
+    calla_form *f = status ? NULL : mem_calloc(1, sizeof *f);
+    if (!f) {
+        form_program_free(program);
+        return status ? status : error_nomem(err, "an answer's form");
+    }
+    atomic_init(&f->owners, 1);
+    f->tokenizer = text->tokenizer;
+    f->trie = trie;
+    f->program = program;
+    f->bounds = form_bounds_make(program);
+    f->maker = (form_local_maker){.program = program, .trie = trie, .tokenizer = text->tokenizer, .own = &f->locals, .common = common};
+    if (!f->bounds || !make_masks(f) || !form_locals_open(&f->locals, (size_t)program->n_states * 4, LOCAL_BYTES) ||
+        !form_cache_open(&f->cache, trie->n_words, CACHE_BYTES)) {
+        calla_form_release(f);
+        return error_nomem(err, "an answer's form");
+    }
+    *out = f;
     return CALLA_OK;
 }
 
-void calla_matcher_close(calla_matcher *matcher) { (void)matcher; }
+calla_status calla_form_compile(const calla_text *text, const calla_form_options *options, calla_form **out, calla_error *err) {
+    *out = NULL;
+    if (err) *err = (calla_error){0};
+    form_program *program;
+    calla_status status = form_program_compile(options, &program, err);
+    return status ? status : form_open(text, program, out, err);
+}
+
+calla_form *calla_form_share(calla_form *form) {
+    atomic_fetch_add_explicit(&form->owners, 1, memory_order_relaxed);
+    return form;
+}
+
+void calla_form_release(calla_form *form) {
+    if (!form || atomic_fetch_sub_explicit(&form->owners, 1, memory_order_acq_rel) > 1) return;
+    form_cache_close(&form->cache);
+    form_locals_close(&form->locals);
+    form_program_free(form->program);
+    mem_free(form->bounds);
+    mem_free(form->thought);
+    mem_free(form->no_call);
+    mem_free(form);
+}
