@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/metal/metal.h"
+#include "backend/vtables.h"
 #include "base/memory.h"
 #include "fake_metal.h"
 #include "metal/full_size.h"
@@ -252,6 +253,35 @@ static void test_each_failure(void **state) {
     assert_same_answers();
 }
 
+/* What `calla bench` takes the memory's rate from reads each word of the weights once. */
+static void test_read_rate(void **state) {
+    (void)state;
+    calla_error err = {0};
+    weights *w;
+    backend *b;
+    model_plan plan;
+    const model_options o = small_model(1);
+    assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
+    model_plan_compute(&w->shape, &o, &plan);
+    if (metal_vtable.open(w, &plan.limits, &b, &err) || metal_vtable.allocate(b, plan.bytes, &err) ||
+        metal_vtable.load(b, NULL, NULL, &err))
+        fail_msg("%s", err.message);
+    assert_in_range(b->read_bytes, b->weights.memory[0].bytes - METAL_READ_BYTES + 1, b->weights.memory[0].bytes);
+    assert_true(metal_measure_reads(b) > 0);
+    uint32_t want = 0, got = 0;
+    const uint32_t *words = (const uint32_t *)(const void *)b->weights.memory[0].host;
+    const uint32_t *sums = (const uint32_t *)(const void *)(b->buf[BUF_SCRATCH].host + (b->scratch.partial - b->buf[BUF_SCRATCH].address));
+    for (uint64_t i = 0; i < b->read_bytes / sizeof *words; i++) want += words[i];
+    for (uint32_t i = 0; i < METAL_READ_GROUPS * METAL_READ_THREADS / 32; i++) got += sums[i];
+    assert_int_equal(got, want);
+    assert_true(metal_vtable.read_rate(b) == 0); /* too small to say anything of the memory */
+    fake_metal_is.next_buffer_error = 8;         /* out of memory */
+    assert_true(metal_measure_reads(b) == 0);
+    metal_vtable.close(b);
+    weights_close(w);
+    assert_clean();
+}
+
 /* ---- counts ---- */
 
 static void test_counts_of_a_token(void **state) {
@@ -310,9 +340,9 @@ static void test_counts_are_true(void **state) {
 #define TEST(f) cmocka_unit_test_teardown(f, back_to_normal)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_absent),         TEST(test_refused),  TEST(test_small),    TEST(test_many_memories), TEST(test_split_weights),
-        TEST(test_late),           TEST(test_snapshot), TEST(test_rollback), TEST(test_each_failure),  TEST(test_counts_of_a_token),
-        TEST(test_counts_are_true)};
+    const struct CMUnitTest tests[] = {TEST(test_absent),        TEST(test_refused),           TEST(test_small),
+                                       TEST(test_many_memories), TEST(test_split_weights),     TEST(test_late),
+                                       TEST(test_snapshot),      TEST(test_rollback),          TEST(test_each_failure),
+                                       TEST(test_read_rate),     TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
     return cmocka_run_group_tests(tests, first_run, NULL);
 }

@@ -264,6 +264,16 @@ typedef struct metal_rows_args {
 } metal_rows_args;
 METAL_SIZE(metal_rows_args, 64);
 
+/* read_memory: for measuring: reads data[0 … n) once, and leaves the sum of the words that simdgroup s of threadgroup g has read in
+ * sum[g · METAL_READ_THREADS / 32 + s].  grid (METAL_READ_GROUPS), METAL_READ_THREADS threads. */
+enum { METAL_READ_GROUPS = 1024, METAL_READ_THREADS = 256, METAL_READ_BYTES = 16 /* of an element */ };
+typedef struct metal_read_args {
+    METAL_PTR(const uint32_t) data; /* [n][4] */
+    METAL_PTR(uint32_t) sum;
+    uint32_t n, unused;
+} metal_read_args;
+METAL_SIZE(metal_read_args, 24);
+
 /* gather_rows: out[w] = x[t.wanted_row[w]] for the last layer.  grid (wanted), 256 threads. */
 typedef struct metal_gather_args {
     METAL_PTR(const float) x; /* [rows][cols] */

@@ -203,6 +203,10 @@ static void metal_describe(const backend *b, char *out, size_t n) {
              b->token_barriers);
 }
 
+/* Weights of less than this, of a small model, may stay in the device's caches: their rate is not the memory's. */
+enum { LEAST_READ_BYTES = 256 << 20 };
+static double metal_read_rate(backend *b) { return b->read_bytes < LEAST_READ_BYTES ? 0 : metal_measure_reads(b); }
+
 static void metal_peek(backend *b, buffer_id id, uint64_t first, uint64_t n, float *out) {
     metal_flush(b);
     memcpy(out, b->buf[id].host + first * sizeof *out, n * sizeof *out);
@@ -232,5 +236,6 @@ const backend_vtable metal_vtable = {
     .logits = metal_logits,
     .sampled = metal_sampled,
     .describe = metal_describe,
+    .read_rate = metal_read_rate,
     .peek = metal_peek,
 };

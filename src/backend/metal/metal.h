@@ -71,6 +71,7 @@ typedef enum metal_op {
     OP_LAST_IN,        /* many rows, last layer: K and V of all rows, then the wanted rows alone */
     OP_LAST_MIXER,
     OP_MANY_HEAD, /* of more wanted rows than METAL_STEP_ROWS */
+    OP_READ,      /* no part of a step: reads weights, to measure */
     OP_COUNT
 } metal_op;
 
@@ -176,6 +177,7 @@ struct backend {
     metal_noted *noted; /* [6·layers + 2] */
     uint32_t n_noted, most_noted, n_run;
     bool embedding_due, choice_due;            /* of few rows: what waits to be part of the next op */
+    uint64_t read_bytes;                       /* of OP_READ */
     uint32_t token_dispatches, token_barriers; /* of one decoded token, attention split */
 
     void *sample_scratch;
@@ -219,6 +221,8 @@ void metal_run_noted(backend *b);
 void metal_commit(backend *b);
 /* The same down to what waits to be part of a later op, and until it is done. */
 void metal_flush(backend *b);
+/* Bytes a second at which the device reads read_bytes; 0: it has failed. */
+double metal_measure_reads(backend *b);
 /* token_dispatches and token_barriers, without running anything. */
 void metal_count(backend *b);
 

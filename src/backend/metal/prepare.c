@@ -8,7 +8,7 @@
 #include "backend/metal/metal.h"
 #include "base/memory.h"
 
-enum { CALLS_OF_A_LAYER = 64, ARGUMENTS_ALIGN = 256, MOST_ARGUMENTS = 512 };
+enum { CALLS_OF_A_LAYER = 64, ARGUMENTS_ALIGN = 256, MOST_ARGUMENTS = 512, MOST_READ_BYTES = 1 << 30 };
 
 typedef struct builder {
     backend *b;
@@ -595,6 +595,18 @@ static void many_head(builder *u) {
     gemm(u, &b->weights.head, address(b, BUF_MOE_IN), H, address(b, BUF_LOGITS), b->weights.head.rows, false, 0);
 }
 
+/* The first of the weights' memories, which are larger than any cache; nothing is allocated, since there may be no room. */
+static void read_memory(builder *u) {
+    const metal_memory *m = &u->b->weights.memory[0];
+    const uint64_t bytes = m->bytes < MOST_READ_BYTES ? m->bytes : MOST_READ_BYTES;
+    const metal_read_args a = {.data = m->address, .sum = u->b->scratch.partial, .n = (uint32_t)(bytes / METAL_READ_BYTES)};
+    start(u, OP_READ, FEW_ROWS);
+    metal_call *c = call(u, "read_memory", "", &a, sizeof a);
+    c->threads = METAL_READ_THREADS;
+    c->grid[0] = METAL_READ_GROUPS;
+    u->b->read_bytes = (uint64_t)a.n * METAL_READ_BYTES;
+}
+
 static bool reserve(builder *u) {
     backend *b = u->b;
     metal_prepared *p = &b->prepared;
@@ -613,6 +625,7 @@ calla_status metal_prepare(backend *b, calla_error *err) {
     builder u = {.b = b, .s = b->s, .err = err};
     const bool many = b->limits.rows > METAL_STEP_ROWS;
     if (!reserve(&u)) return u.status;
+    read_memory(&u);
     embed(&u, FEW_ROWS);
     few_head(&u, FEW_ROWS);
     if (many) {

@@ -51,6 +51,24 @@ kernel void rows_input(constant metal_rows_args &a [[buffer(0)]], threadgroup fl
     }
 }
 
+/* Neighbours read neighbours; four reads of a thread are on their way at a time. */
+kernel void read_memory(constant metal_read_args &a [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
+                        uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                        uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    enum { AT_A_TIME = 4, STEP = METAL_READ_GROUPS * METAL_READ_THREADS };
+    device const uint4 *data = (device const uint4 *)a.data;
+    uint4 sum = uint4(0);
+    for (uint i = group.x * METAL_READ_THREADS + thread_index; i < a.n; i += AT_A_TIME * STEP) {
+        uint4 word[AT_A_TIME];
+#pragma unroll
+        for (uint j = 0; j < AT_A_TIME; j++) word[j] = i + j * STEP < a.n ? data[i + j * STEP] : uint4(0);
+#pragma unroll
+        for (uint j = 0; j < AT_A_TIME; j++) sum += word[j];
+    }
+    const uint all = simd_sum(sum.x + sum.y + sum.z + sum.w);
+    if (lane == 0) a.sum[group.x * (METAL_READ_THREADS / 32) + simdgroup] = all;
+}
+
 kernel void gather_rows(constant metal_gather_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
     device const float *x = a.x + (ulong)t.wanted_row[group.x] * a.cols;

@@ -4,6 +4,7 @@
  * of a long prompt are recorded as they are called and handed over layer by layer (polite: op by op), so that the device is not idle, and
  * so that no command keeps a desktop waiting. */
 #include "backend/metal/metal.h"
+#include "base/clock.h"
 
 static uint32_t blocks(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
@@ -137,6 +138,23 @@ void metal_flush(backend *b) {
     b->embedding_due = b->choice_due = false;
     metal_commit(b);
     gpu_wait(b->gpu, 0);
+}
+
+/* The best of a few passes, each of so many reads that handing over the commands does not count. */
+double metal_measure_reads(backend *b) {
+    enum { PASSES = 3, READS = 8 };
+    const metal_view view = {.rows = 1, .path = FEW_ROWS};
+    uint64_t best = UINT64_MAX;
+    for (int pass = 0; pass < PASSES && !gpu_failure(b->gpu); pass++) {
+        const uint64_t start = clock_now_ns();
+        b->walk = (metal_walk){.step = UINT64_MAX};
+        for (int i = 0; i < READS; i++) run(b, OP_READ, 0, &view);
+        metal_commit(b);
+        gpu_wait(b->gpu, 0);
+        const uint64_t took = clock_now_ns() - start;
+        best = took < best ? took : best;
+    }
+    return gpu_failure(b->gpu) ? 0 : (double)(READS * b->read_bytes) * 1e9 / (double)(best ? best : 1);
 }
 
 void metal_count(backend *b) {
