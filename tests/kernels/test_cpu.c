@@ -121,6 +121,7 @@ static void check_linear(uint32_t cols, int what, bool q8, bool q24, guard_side 
     }
     static const uint32_t ns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_ROWS}, counts[] = {1, 2, 3, 16, 17, 32, 33, 63, CPU_WIDE};
     const bool wide = cols > 512; /* kernels are chosen by n and count, whatever the columns: those of few columns see every pair of them */
+    const cpu_ahead ahead = {w.m.codes, w.m.scales, w.m.biases};
     uint32_t list[MAX_ROWS];
     for (uint32_t i = 0; i < MAX_ROWS; i++) list[i] = (i * 7 + 3) % MAX_ROWS;
     for (size_t c = 0; c < sizeof ns / sizeof *ns; c++) {
@@ -131,7 +132,7 @@ static void check_linear(uint32_t cols, int what, bool q8, bool q24, guard_side 
             for (int listed = 0; listed < 2; listed++) {
                 const uint32_t count = counts[t];
                 if (wide && t % 4 != 0) continue;
-                k->linear(&w.m, which, offset, count, &x, listed ? list : NULL, n, q8, acc);
+                k->linear(&w.m, which, offset, count, &x, listed ? list : NULL, n, q8, listed ? &ahead : NULL, acc);
                 for (uint32_t i = 0; i < n; i++)
                     for (uint32_t j = 0; j < count; j++) {
                         const uint32_t r = listed ? list[i] : i;

@@ -75,13 +75,15 @@ typedef struct cpu_linear { /* out[r][o] = or += Σ_k W[o][k] x[r][k] for all ro
 /* Runs up to CPU_MAX_JOBS matrices in one meeting of the pool. */
 enum { CPU_MAX_JOBS = 8, CPU_TASK_OUTPUTS = 2 * CPU_WIDE, CPU_FEW_ROWS = 4 /* so few that a matrix is memory, not arithmetic */ };
 void cpu_run_linear(backend *b, const cpu_linear *jobs, uint32_t n);
-/* Asks for the first 4 KB of matrix `which` from an output on; kernels fetch ahead what follows. */
+/* Where outputs from `first` on of matrix `which` stand. */
+cpu_ahead cpu_outputs_at(const weight_mat *m, uint32_t which, uint32_t first);
+/* Asks for the first 5 KB of matrix `which` from an output on; kernels fetch ahead what follows. */
 void cpu_fetch(const weight_mat *m, uint32_t which, uint32_t first);
 /* Consecutive outputs of one task where `matrices` of m's form meet `rows` rows each; a multiple of CPU_PANEL. */
 uint32_t cpu_task_outputs(const backend *b, const weight_mat *m, uint64_t matrices, uint32_t rows);
 /* One panel on the calling thread: acc[i][j] for outputs first … first + count - 1 and n rows of x (list as in cpu_kernels). */
 void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-               uint32_t n, float *acc);
+               uint32_t n, const cpu_ahead *ahead, float *acc);
 /* Sets the shape of x and makes row r ready from values [cols], which must stay in place if plain matrices use it. */
 void cpu_x_shape(cpu_x *x, const float *plain, size_t stride, uint32_t cols, uint32_t rows, bool fine);
 void cpu_x_row(const backend *b, cpu_x *x, uint32_t row);

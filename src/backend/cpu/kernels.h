@@ -33,6 +33,11 @@ typedef struct cpu_x {
     bool fixed_order; /* sums are in the same order whatever the number of rows */
 } cpu_x;
 
+/* What a thread will read after this: as many outputs of a matrix with as many inputs.  A kernel may ask for their bytes meanwhile. */
+typedef struct cpu_ahead {
+    const uint8_t *codes, *scales, *biases;
+} cpu_ahead;
+
 typedef struct cpu_mixers {
     /* `rows` steps of the delta rule of one head: S ← αS; u = β(v − kᵀS); S ← S + k uᵀ; o = qᵀS.  The state is read from src and left
      * in dst [128 key][128 value] (they may be the same).  q, k [rows][128]; v, out: rows at a stride.  recurrent: a row's bits do not depend on how many there
@@ -57,9 +62,9 @@ typedef struct cpu_kernels {
     bool has_q8;          /* linear takes q8 */
 
     /* acc[i][j] = Σ_k W[first + j][k] x[list[i]][k] for i < n, j < count ≤ 64; W: matrix `which` of m, group 64, 4 bits.  list NULL:
-     * rows 0 … n-1.  q8: use x->q8, else x->f32.  What stands in acc behind count is undefined. */
+     * rows 0 … n-1.  q8: use x->q8, else x->f32.  What stands in acc behind count is undefined.  ahead: or NULL. */
     void (*linear)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                   bool q8, float *acc /* [n][64] */);
+                   bool q8, const cpu_ahead *ahead, float *acc /* [n][64] */);
     /* out [cols]: one row of any matrix, widened */
     void (*weight_row)(const weight_mat *m, uint32_t which, uint32_t row, float *out);
     float (*dot)(const float *a, const float *b, uint32_t n);
@@ -84,6 +89,36 @@ typedef struct cpu_kernels {
 /* acc[i][0 … count - 1] ← 0 */
 static inline void cpu_clear(float *acc, uint32_t n, uint32_t count) {
     for (uint32_t i = 0; i < n; i++) memset(acc + (size_t)i * CPU_WIDE, 0, count * sizeof *acc);
+}
+
+/* With few rows of activations a matrix costs what reading it costs, and hardware foresees little of it (docs/speed.md).  While output j
+ * is computed, its kernel asks for one some rows on: 5 KB take about as long as memory's answer.  Not a multiple of 4 KB, where loads wait
+ * for what is on its way into lines of the same place in the cache. */
+static inline uint32_t cpu_rows_ahead(size_t row_bytes) {
+    enum { BYTES = 5 << 10, ALIAS = 4 << 10 };
+    const uint32_t n = (uint32_t)((BYTES + row_bytes - 1) / row_bytes);
+    return n * row_bytes % ALIAS ? n : n + 1;
+}
+
+/* The output that is `rows` behind output j of `count` that begin at `own`; behind the last, those of `next`; without any, the last. */
+static inline cpu_ahead cpu_ahead_of(const cpu_ahead *own, const cpu_ahead *next, size_t row_bytes, size_t scale_bytes, uint32_t count,
+                                     uint32_t j, uint32_t rows) {
+    size_t at = (size_t)j + rows;
+    if (at >= count && next)
+        own = next, at -= count;
+    else if (at >= count)
+        at = count - 1;
+    return (cpu_ahead){own->codes + at * row_bytes, own->scales + at * scale_bytes, own->biases + at * scale_bytes};
+}
+
+/* Asks for a whole output. */
+static inline __attribute__((always_inline)) void cpu_ask(cpu_ahead at, size_t row_bytes, size_t scale_bytes) {
+    enum { LINE = 64 };
+    for (size_t i = 0; i < row_bytes; i += LINE) __builtin_prefetch(at.codes + i);
+    for (size_t i = 0; i < scale_bytes; i += LINE) {
+        __builtin_prefetch(at.scales + i);
+        __builtin_prefetch(at.biases + i);
+    }
 }
 
 extern const cpu_kernels cpu_kernels_c;

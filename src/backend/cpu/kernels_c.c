@@ -9,8 +9,8 @@
 enum { D = GDN_HEAD_DIM, V = HEAD_DIM };
 
 static void linear_c(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                     bool q8, float *acc) {
-    (void)q8;
+                     bool q8, const cpu_ahead *ahead, float *acc) {
+    (void)q8, (void)ahead;
     const uint64_t groups = weight_row_groups(m);
     for (uint32_t j = 0; j < count; j++) {
         const uint64_t row = (uint64_t)which * m->rows + first + j;

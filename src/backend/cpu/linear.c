@@ -71,12 +71,12 @@ static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, u
 }
 
 void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-               uint32_t n, float *acc) {
+               uint32_t n, const cpu_ahead *ahead, float *acc) {
     if (has_kernel(m) && x->fixed_order && n > 1) /* kernels for several rows sum in another order */
         for (uint32_t i = 0; i < n; i++)
-            b->k->linear(m, which, first, count, x, list ? list + i : &i, 1, b->q8, acc + (size_t)i * CPU_WIDE);
+            b->k->linear(m, which, first, count, x, list ? list + i : &i, 1, b->q8, i + 1 < n ? NULL : ahead, acc + (size_t)i * CPU_WIDE);
     else if (has_kernel(m))
-        b->k->linear(m, which, first, count, x, list, n, b->q8, acc);
+        b->k->linear(m, which, first, count, x, list, n, b->q8, ahead, acc);
     else
         panel_plain(b, m, which, first, count, x, list, n, acc);
 }
@@ -88,22 +88,22 @@ uint32_t cpu_task_outputs(const backend *b, const weight_mat *m, uint64_t matric
     return n < CPU_PANEL ? CPU_PANEL : (uint32_t)n / CPU_PANEL * CPU_PANEL;
 }
 
-void cpu_fetch(const weight_mat *m, uint32_t which, uint32_t first) {
-    enum { CODES = 4096, LINE = 64 };
+cpu_ahead cpu_outputs_at(const weight_mat *m, uint32_t which, uint32_t first) {
     const uint64_t row = (uint64_t)which * m->rows + first, scale_bytes = 2 * weight_row_groups(m);
-    const uint8_t *codes = m->codes + row * weight_row_bytes(m);
-    __asm__ volatile(""); /* gcc drops calls of functions that only prefetch */
-    for (uint32_t at = 0; at < CODES; at += LINE) __builtin_prefetch(codes + at);
-    if (!scale_bytes) return;
-    for (uint32_t at = 0; at < CODES / 16; at += LINE) {
-        __builtin_prefetch(m->scales + row * scale_bytes + at);
-        __builtin_prefetch(m->biases + row * scale_bytes + at);
-    }
+    if (!scale_bytes) return (cpu_ahead){m->codes + row * weight_row_bytes(m), m->codes, m->codes};
+    return (cpu_ahead){m->codes + row * weight_row_bytes(m), m->scales + row * scale_bytes, m->biases + row * scale_bytes};
+}
+
+void cpu_fetch(const weight_mat *m, uint32_t which, uint32_t first) {
+    enum { CODES = 5 << 10 }; /* as cpu_rows_ahead */
+    __asm__ volatile("");     /* gcc drops calls of functions that only prefetch */
+    cpu_ask(cpu_outputs_at(m, which, first), CODES, CODES / 16);
 }
 
 typedef struct linear_run {
     backend *b;
     const cpu_linear *jobs;
+    uint32_t jobs_n;
     uint32_t outputs[CPU_MAX_JOBS]; /* of one task */
     uint32_t first_task[CPU_MAX_JOBS + 1];
 } linear_run;
@@ -117,6 +117,7 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
     const uint32_t begin = (task - run->first_task[i]) * run->outputs[i], rows = job->x->rows,
                    end = job->m->rows - begin < run->outputs[i] ? job->m->rows : begin + run->outputs[i];
     const bool fine = job->fine && run->b->q8 && has_kernel(job->m);
+    const cpu_ahead next = cpu_outputs_at(i + 1 < run->jobs_n ? job[1].m : job->m, 0, 0); /* where this matrix ends */
     cpu_fetch(job->m, 0, begin);
     for (uint32_t first = 0; first < rows; first += ROWS_AT_ONCE) { /* so that they stay in L2 while all outputs pass */
         const uint32_t n = rows - first < ROWS_AT_ONCE ? rows - first : ROWS_AT_ONCE;
@@ -124,7 +125,8 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
         for (uint32_t r = 0; r < n; r++) list[r] = first + r, list[n + r] = rows + first + r;
         for (uint32_t o = begin; o < end; o += CPU_WIDE) {
             const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
-            cpu_panel(run->b, job->m, 0, o, count, job->x, list, fine ? 2 * n : n, acc);
+            const cpu_ahead ahead = o + count < job->m->rows ? cpu_outputs_at(job->m, 0, o + count) : next;
+            cpu_panel(run->b, job->m, 0, o, count, job->x, list, fine ? 2 * n : n, &ahead, acc);
             if (fine)
                 for (uint32_t j = 0; j < n * CPU_WIDE; j++) acc[j] += acc[n * CPU_WIDE + j];
             for (uint32_t r = 0; r < n; r++) {
@@ -140,7 +142,7 @@ static void linear_task(void *context, uint32_t task, uint32_t thread) {
 }
 
 void cpu_run_linear(backend *b, const cpu_linear *jobs, uint32_t n) {
-    linear_run run = {.b = b, .jobs = jobs};
+    linear_run run = {.b = b, .jobs = jobs, .jobs_n = n};
     for (uint32_t i = 0; i < n; i++) {
         run.outputs[i] = cpu_task_outputs(b, jobs[i].m, 1, jobs[i].x->rows);
         run.first_task[i + 1] = run.first_task[i] + (jobs[i].m->rows + run.outputs[i] - 1) / run.outputs[i];

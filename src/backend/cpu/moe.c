@@ -29,6 +29,12 @@ static uint32_t group_of(const moe_run *run, uint32_t a, uint32_t *begin, uint32
     return e;
 }
 
+/* The expert of the group behind a; at the end the first one's, since there is nothing better to fetch. */
+static uint32_t next_expert(const moe_run *run, uint32_t a) {
+    uint32_t begin, n;
+    return group_of(run, a + 1 < run->active ? a + 1 : 0, &begin, &n);
+}
+
 static float *shared_gate_values(const backend *b) { /* [rows], behind [rows][shared width] */
     return (float *)b->buf[BUF_SHARED] + (size_t)b->limits.rows * b->s->shared_width;
 }
@@ -96,7 +102,8 @@ static void expert_in_task(void *context, uint32_t task, uint32_t thread) {
     const moe_run *run = context;
     backend *b = run->b;
     uint32_t begin, n;
-    const uint32_t width = b->s->expert_width, e = group_of(run, task / run->tasks_per_expert, &begin, &n);
+    const uint32_t width = b->s->expert_width, a = task / run->tasks_per_expert, next = next_expert(run, a),
+                   e = group_of(run, a, &begin, &n);
     uint32_t o = task % run->tasks_per_expert * run->task_outputs;
     const uint32_t end = width - o < run->task_outputs ? width : o + run->task_outputs;
     float *gate = cpu_thread_scratch(b, thread), *up = gate + (size_t)n * CPU_WIDE;
@@ -104,8 +111,11 @@ static void expert_in_task(void *context, uint32_t task, uint32_t thread) {
     cpu_fetch(&run->l->expert_up, e, o);
     for (; o < end; o += CPU_WIDE) {
         const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
-        cpu_panel(b, &run->l->expert_gate, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, gate);
-        cpu_panel(b, &run->l->expert_up, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, up);
+        const cpu_ahead up_at = cpu_outputs_at(&run->l->expert_up, e, o), then = o + count < width
+                                                                                     ? cpu_outputs_at(&run->l->expert_gate, e, o + count)
+                                                                                     : cpu_outputs_at(&run->l->expert_gate, next, 0);
+        cpu_panel(b, &run->l->expert_gate, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, &up_at, gate);
+        cpu_panel(b, &run->l->expert_up, e, o, count, &b->scratch.input, b->scratch.rows_of + begin, n, &then, up);
         for (uint32_t i = 0; i < n; i++) {
             b->k->silu_mul(gate + (size_t)i * CPU_WIDE, up + (size_t)i * CPU_WIDE, count);
             memcpy((float *)b->buf[BUF_EXPERT] + (size_t)b->scratch.list[begin + i] * width + o, gate + (size_t)i * CPU_WIDE,
@@ -149,10 +159,15 @@ static void few_out_task(void *context, uint32_t task, uint32_t thread) {
     cpu_fetch(shared ? &run->l->shared_down : &run->l->expert_down, e, o);
     for (; o < end; o += CPU_WIDE) {
         const uint32_t count = end - o < CPU_WIDE ? end - o : CPU_WIDE;
-        if (shared)
-            cpu_panel(b, &run->l->shared_down, 0, o, count, &b->scratch.shared, NULL, n, acc);
-        else
-            cpu_panel(b, &run->l->expert_down, e, o, count, &b->scratch.experts, places, n, acc);
+        if (shared) {
+            const cpu_ahead ahead = cpu_outputs_at(&run->l->shared_down, 0, o + count < H ? o + count : 0);
+            cpu_panel(b, &run->l->shared_down, 0, o, count, &b->scratch.shared, NULL, n, &ahead, acc);
+        } else {
+            const cpu_ahead ahead = o + count < H         ? cpu_outputs_at(&run->l->expert_down, e, o + count)
+                                    : a + 1 < run->active ? cpu_outputs_at(&run->l->expert_down, next_expert(run, a), 0)
+                                                          : cpu_outputs_at(&run->l->shared_down, 0, 0);
+            cpu_panel(b, &run->l->expert_down, e, o, count, &b->scratch.experts, places, n, &ahead, acc);
+        }
         for (uint32_t i = 0; i < n; i++) /* by position in the list: each row's experts stand in order there */
             memcpy(b->scratch.down + (size_t)(begin + i) * H + o, acc + (size_t)i * CPU_WIDE, count * sizeof *acc);
     }
@@ -187,11 +202,13 @@ static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
     memset(sum, 0, (size_t)rows * width * sizeof *sum);
     for (uint32_t a = 0; a < run->active; a++) {
         uint32_t begin, n;
-        if (a + 1 < run->active) cpu_fetch(&run->l->expert_down, group_of(run, a + 1, &begin, &n), o);
+        const cpu_ahead next =
+            a + 1 < run->active ? cpu_outputs_at(&run->l->expert_down, next_expert(run, a), o) : cpu_outputs_at(&run->l->shared_down, 0, o);
         const uint32_t e = group_of(run, a, &begin, &n), *places = b->scratch.list + begin;
         for (uint32_t p = o; p < end; p += CPU_WIDE) {
             const uint32_t count = end - p < CPU_WIDE ? end - p : CPU_WIDE;
-            cpu_panel(b, &run->l->expert_down, e, p, count, &b->scratch.experts, places, n, acc);
+            const cpu_ahead ahead = p + count < end ? cpu_outputs_at(&run->l->expert_down, e, p + count) : next;
+            cpu_panel(b, &run->l->expert_down, e, p, count, &b->scratch.experts, places, n, &ahead, acc);
             for (uint32_t i = 0; i < n; i++) {
                 const float w = route[places[i]], *in = acc + (size_t)i * CPU_WIDE;
                 float *to = sum + (size_t)(places[i] / K) * width + (p - o);
@@ -201,7 +218,8 @@ static void expert_out_task(void *context, uint32_t task, uint32_t thread) {
     }
     for (uint32_t p = o; p < end; p += CPU_WIDE) {
         const uint32_t count = end - p < CPU_WIDE ? end - p : CPU_WIDE;
-        cpu_panel(b, &run->l->shared_down, 0, p, count, &b->scratch.shared, NULL, rows, acc);
+        const cpu_ahead ahead = cpu_outputs_at(&run->l->shared_down, 0, p + count < H ? p + count : 0);
+        cpu_panel(b, &run->l->shared_down, 0, p, count, &b->scratch.shared, NULL, rows, &ahead, acc);
         for (uint32_t r = 0; r < rows; r++) {
             const float *in = sum + (size_t)r * width + (p - o), *shared = acc + (size_t)r * CPU_WIDE;
             float *to = (float *)b->buf[BUF_RESIDUAL] + (size_t)r * H + p;

@@ -137,9 +137,9 @@ static inline void dot_tile(const q8_panel *p, const int8_t *const x[Q8_ROWS], i
 }
 
 static void linear_dotprod(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                           uint32_t n, bool q8, float *acc) {
+                           uint32_t n, bool q8, const cpu_ahead *ahead, float *acc) {
     if (!q8)
-        neon_linear_f32(m, which, first, count, x, list, n, q8, acc);
+        neon_linear_f32(m, which, first, count, x, list, n, q8, ahead, acc);
     else if (n <= Q8_ROWS)
         dotprod_linear_few(m, which, first, count, x, list, n, acc);
     else

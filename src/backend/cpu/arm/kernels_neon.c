@@ -118,8 +118,8 @@ static void linear_few(const weight_mat *m, const uint8_t *codes, const uint8_t 
 }
 
 void neon_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                     bool q8, float *acc) {
-    (void)q8;
+                     bool q8, const cpu_ahead *ahead, float *acc) {
+    (void)q8, (void)ahead;
     const uint64_t row_bytes = weight_row_bytes(m), groups = weight_row_groups(m), row = (uint64_t)which * m->rows + first;
     const uint8_t *codes = m->codes + row * row_bytes, *scales = m->scales + row * groups * 2, *biases = m->biases + row * groups * 2;
     if (n <= ROWS) {

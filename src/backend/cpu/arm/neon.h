@@ -9,7 +9,7 @@
 
 /* ---- kernels_neon.c ---- */
 void neon_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                     bool q8, float *acc);
+                     bool q8, const cpu_ahead *ahead, float *acc);
 void neon_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
 void neon_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum);
 float neon_dot(const float *a, const float *b, uint32_t n);

@@ -15,11 +15,11 @@ float avx2_dot(const float *a, const float *b, uint32_t n);
 void avx2_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
 void avx2_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum);
 void avx2_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                     float *acc);
+                     const cpu_ahead *ahead, float *acc);
 void avx2_linear_q8(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                    float *acc);
+                    const cpu_ahead *ahead, float *acc);
 void avxvnni_linear_q8(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                       uint32_t n, float *acc);
+                       uint32_t n, const cpu_ahead *ahead, float *acc);
 void avx2_prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum);
 
 /* mixer_avx2.c */

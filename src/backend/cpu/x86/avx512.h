@@ -8,7 +8,7 @@
 #include "base/float.h"
 
 void avx512_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                       uint32_t n, bool q8, float *acc);
+                       uint32_t n, bool q8, const cpu_ahead *ahead, float *acc);
 float avx512_dot(const float *a, const float *b, uint32_t n);
 void avx512_dots(const float *const w[4], const float *const x[4], uint32_t n, float out[4][4]);
 void avx512_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);

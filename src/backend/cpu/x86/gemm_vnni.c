@@ -22,28 +22,22 @@ enum {
     PAIR = 2 /* groups of codes in a line of 64 bytes */
 };
 
-/* 16 × 16 dwords of 16 rows `stride` bytes apart: out[d] lane j = row j's dword d */
-static inline __attribute__((always_inline)) void transpose16(const uint8_t *p, size_t stride, __m512i out[16]) {
-    __m512i a[16], b[16];
-    for (uint32_t i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(p + i * stride);
-    for (uint32_t i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+/* 4 × 16 dwords of 16 rows `stride` bytes apart: out[d] lane j = row j's dword d.  Sixteen bytes of four rows come into a register by
+ * loads alone: broadcasts to one quarter of it. */
+static inline __attribute__((always_inline)) void transpose16(const uint8_t *p, size_t stride, __m512i out[4]) {
+    __m512i r[4];
+    for (uint32_t i = 0; i < 4; i++) r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(p + i * stride)));
+    for (uint32_t q = 1; q < 4; q++) {
+        p += 4 * stride;
+        for (uint32_t i = 0; i < 4; i++)
+            r[i] = _mm512_mask_broadcast_i32x4(r[i], (__mmask16)(15u << 4 * q), _mm_loadu_si128((const __m128i *)(p + i * stride)));
     }
-    for (uint32_t i = 0; i < 16; i += 4) { /* a[i + d]: dword d of each quarter, of rows i … i + 3 */
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    for (uint32_t d = 0; d < 4; d++) {
-        const __m512i low = _mm512_shuffle_i32x4(a[d], a[4 + d], 0x44), high = _mm512_shuffle_i32x4(a[d], a[4 + d], 0xEE),
-                      low2 = _mm512_shuffle_i32x4(a[8 + d], a[12 + d], 0x44), high2 = _mm512_shuffle_i32x4(a[8 + d], a[12 + d], 0xEE);
-        out[d] = _mm512_shuffle_i32x4(low, low2, 0x88);
-        out[4 + d] = _mm512_shuffle_i32x4(low, low2, 0xDD);
-        out[8 + d] = _mm512_shuffle_i32x4(high, high2, 0x88);
-        out[12 + d] = _mm512_shuffle_i32x4(high, high2, 0xDD);
-    }
+    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]), c = _mm512_unpacklo_epi32(r[2], r[3]),
+                  d = _mm512_unpackhi_epi32(r[2], r[3]);
+    out[0] = _mm512_unpacklo_epi64(a, c);
+    out[1] = _mm512_unpackhi_epi64(a, c);
+    out[2] = _mm512_unpacklo_epi64(b, d);
+    out[3] = _mm512_unpackhi_epi64(b, d);
 }
 
 /* One group of up to 64 outputs, ready to multiply: codes[i][p] lane j = bytes 4i … 4i + 3 of output 16 p + j */
@@ -58,31 +52,24 @@ typedef struct group_numbers {
 /* Two groups of 16 outputs: panel p of w */
 static void unpack_codes(const uint8_t *codes, size_t stride, uint32_t p, group_codes w[PAIR]) {
     const __m512i low = _mm512_set1_epi8(15);
-    __m512i t[16];
-    transpose16(codes, stride, t);
-    for (uint32_t h = 0; h < PAIR; h++)
-        for (uint32_t i = 0; i < 8; i++) {
-            w[h].codes[i][p] = _mm512_and_si512(t[8 * h + i], low);
-            w[h].codes[8 + i][p] = _mm512_and_si512(_mm512_srli_epi32(t[8 * h + i], 4), low);
+#pragma GCC unroll 4
+    for (uint32_t q = 0; q < 4; q++) {
+        group_codes *to = &w[q / 2];
+        __m512i t[4];
+        transpose16(codes + 16 * q, stride, t);
+        for (uint32_t d = 0; d < 4; d++) {
+            const uint32_t i = q % 2 * 4 + d;
+            to->codes[i][p] = _mm512_and_si512(t[d], low);
+            to->codes[8 + i][p] = _mm512_and_si512(_mm512_srli_epi32(t[d], 4), low);
         }
+    }
 }
 
 /* 16 outputs' bf16 numbers of eight groups: out[g] lane j = output j's number g */
 static void unpack_numbers(const uint8_t *p, size_t stride, __m512 out[NUMBERS]) {
     const __m512i upper = _mm512_set1_epi32((int32_t)0xFFFF0000);
-    __m512i r[4], t[4];
-    for (uint32_t i = 0; i < 4; i++) {
-        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(p + i * stride)));
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(p + (4 + i) * stride)), 1);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(p + (8 + i) * stride)), 2);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(p + (12 + i) * stride)), 3);
-    }
-    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]), c = _mm512_unpacklo_epi32(r[2], r[3]),
-                  d = _mm512_unpackhi_epi32(r[2], r[3]);
-    t[0] = _mm512_unpacklo_epi64(a, c);
-    t[1] = _mm512_unpackhi_epi64(a, c);
-    t[2] = _mm512_unpacklo_epi64(b, d);
-    t[3] = _mm512_unpackhi_epi64(b, d);
+    __m512i t[4];
+    transpose16(p, stride, t);
     for (uint32_t i = 0; i < 4; i++) { /* a dword holds two of them */
         out[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(t[i], 16));
         out[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(t[i], upper));
@@ -107,6 +94,7 @@ static inline __attribute__((always_inline)) void tile(const group_codes *w, con
 #define START(R)                                                                                                                           \
     const row_at *x##R = x + (R < rows ? R : 0);                                                                                           \
     const int8_t *q##R = x##R->q8 + (size_t)g * CPU_GROUP;                                                                                 \
+    if (R < rows) _mm_prefetch(q##R + CPU_GROUP, _MM_HINT_T0);                                                                             \
     __m512i sum##R##0 = q24 ? _mm512_set1_epi32(x##R->start[g]) : _mm512_setzero_si512(), sum##R##1 = sum##R##0, sum##R##2 = sum##R##0,    \
             sum##R##3 = sum##R##0;
     EACH_ROW(START)
@@ -172,17 +160,17 @@ static void copy_outputs(wide_copy *to, const vnni_outputs *o, uint32_t g, uint3
     }
 }
 
-/* Asks for lines from … to - 1 of those of the next 64 outputs that belong to the groups from g on: a line of codes for each pair of
- * groups and output, and eight of scales and of biases.  All of them are near when these outputs are done; a few at a time, since a
- * core waits once some 24 are under way. */
-static inline __attribute__((always_inline)) void fetch_next(const vnni_outputs *o, uint32_t g, uint32_t from, uint32_t to) {
+/* Asks for lines from … to - 1 of as many of the next 64 outputs as they have for each two groups: 64 of codes and four of scales and of
+ * biases; g: the first of these groups.  All are near when these outputs are done; a few at a time, since a core waits once some 24
+ * are under way. */
+static inline __attribute__((always_inline)) void fetch_next(const cpu_ahead *next, uint32_t g, uint32_t from, uint32_t to) {
     enum { LINE = 64 };
-    const uint8_t *codes = o->codes + CPU_WIDE * (o->row_bytes + (size_t)g * CPU_GROUP / 2);
+    const uint8_t *codes = next->codes + CPU_WIDE * (size_t)g * (CPU_GROUP / 2);
     for (uint32_t i = from; i < to; i++) _mm_prefetch(codes + i * LINE, _MM_HINT_T1);
-    const size_t numbers = CPU_WIDE * (o->scale_bytes + 2 * (size_t)g);
+    const size_t numbers = CPU_WIDE * 2 * (size_t)g;
     for (uint32_t i = (from + 15) / 16; i * 16 < to; i++) {
-        _mm_prefetch(o->scales + numbers + i * LINE, _MM_HINT_T1);
-        _mm_prefetch(o->biases + numbers + i * LINE, _MM_HINT_T1);
+        _mm_prefetch(next->scales + numbers + i * LINE, _MM_HINT_T1);
+        _mm_prefetch(next->biases + numbers + i * LINE, _MM_HINT_T1);
     }
 }
 
@@ -222,7 +210,7 @@ static void block(const vnni_outputs *o, row_at (*x)[BLOCK_ROWS], uint32_t n, bo
                     tiles[q24][whole][rows](&w[h % PAIR], &v[h], x[i] + first, g + h, acc + first);
                 first += rows;
                 if (fetch)
-                    fetch_next(o, g + h - h % PAIR, (h % PAIR * tiles_n + t) * CPU_WIDE / (PAIR * tiles_n),
+                    fetch_next(o->ahead, g + h - h % PAIR, (h % PAIR * tiles_n + t) * CPU_WIDE / (PAIR * tiles_n),
                                (h % PAIR * tiles_n + t + 1) * CPU_WIDE / (PAIR * tiles_n));
             }
         }
@@ -239,7 +227,7 @@ void vnni_gemm(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint
                 const size_t at = (size_t)b * x->rows + (list ? list[i + r] : i + r), g = at * x->groups;
                 rows[b][r] = (row_at){x->q8 + at * x->cols, x->scale + g, x->sum + g, q24 ? x->start + g : NULL};
             }
-        block(o, rows, some, q24, i == 0, acc);
+        block(o, rows, some, q24, i == 0 && o->ahead, acc);
         for (uint32_t r = 0; r < some; r++) memcpy(out + (size_t)(i + r) * CPU_WIDE, acc[r], o->count * sizeof *out);
     }
 }

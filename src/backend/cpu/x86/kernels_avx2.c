@@ -87,7 +87,7 @@ static inline void tile(const float *w, const float *const *x, uint32_t rows, ui
 }
 
 void avx2_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                     float *acc) {
+                     const cpu_ahead *ahead, float *acc) {
     const uint64_t row_bytes = weight_row_bytes(m), groups = weight_row_groups(m), row = (uint64_t)which * m->rows + first;
     const uint8_t *codes = m->codes + row * row_bytes, *scales = m->scales + row * groups * 2, *biases = m->biases + row * groups * 2;
     if (n <= 3) {
@@ -97,7 +97,10 @@ void avx2_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32
             rows[i] = x->f32 + r * x->cols;
             sums[i] = x->sum + r * x->groups;
         }
+        const cpu_ahead own = {codes, scales, biases};
+        const uint32_t rows_ahead = cpu_rows_ahead(row_bytes);
         for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += groups * 2, biases += groups * 2, acc++) {
+            cpu_ask(cpu_ahead_of(&own, ahead, row_bytes, groups * 2, count, j, rows_ahead), row_bytes, groups * 2);
             if (n == 1)
                 gemv(codes, scales, biases, (uint32_t)groups, rows, sums, 1, acc);
             else if (n == 2)
@@ -179,11 +182,11 @@ void avx2_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum) {
 }
 
 static void linear_avx2(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                        uint32_t n, bool q8, float *acc) {
+                        uint32_t n, bool q8, const cpu_ahead *ahead, float *acc) {
     if (q8)
-        avx2_linear_q8(m, which, first, count, x, list, n, acc);
+        avx2_linear_q8(m, which, first, count, x, list, n, ahead, acc);
     else
-        avx2_linear_f32(m, which, first, count, x, list, n, acc);
+        avx2_linear_f32(m, which, first, count, x, list, n, ahead, acc);
 }
 
 static const cpu_peak peak = {.f32 = &avx2_peak_f32, .i8 = &avx2_peak_i8};

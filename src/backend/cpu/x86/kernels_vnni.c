@@ -9,11 +9,7 @@
 #include "backend/cpu/x86/avx512.h"
 #include "backend/cpu/x86/vnni.h"
 
-enum {
-    GEMV_ROWS = 4,
-    GEMV_OUTPUTS = 4,
-    AHEAD = 4096 /* bytes of codes fetched ahead: what arrives while memory answers */
-};
+enum { GEMV_ROWS = 4, GEMV_OUTPUTS = 4 };
 
 static inline float largest_of(const __m512 v[4]) {
     const __m512 a = _mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])), b = _mm512_max_ps(_mm512_abs_ps(v[2]), _mm512_abs_ps(v[3]));
@@ -96,11 +92,10 @@ static void pair_up(const int8_t *q8, uint32_t groups, int8_t *out) {
     }
 }
 
-/* Lane l of out[i]: part of the sum of one output and row i of n ≤ 4, whose codes are read as a single stream: that is what memory
- * answers fastest. */
+/* Lane l of out[i]: part of the sum of one output and row i of n ≤ 4.  ahead: codes to ask for. */
 static inline __attribute__((always_inline)) void gemv_output(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
-                                                              uint32_t groups, const q8_row *x, int8_t (*q)[CPU_MAX_COLS + CPU_GROUP],
-                                                              const uint32_t n, __m512 *out) {
+                                                              const uint8_t *ahead, uint32_t groups, const q8_row *x,
+                                                              int8_t (*q)[CPU_MAX_COLS + CPU_GROUP], const uint32_t n, __m512 *out) {
     const __m512i low = _mm512_set1_epi8(15), two = _mm512_set1_epi32(2);
     __m512 even[GEMV_ROWS], odd[GEMV_ROWS]; /* two chains each */
     for (uint32_t i = 0; i < n; i++) even[i] = odd[i] = _mm512_setzero_ps();
@@ -118,7 +113,7 @@ static inline __attribute__((always_inline)) void gemv_output(const uint8_t *cod
         for (uint32_t h = 0; h < some; h += 2, which = _mm512_add_epi32(which, two)) {
             const size_t at = (size_t)(g + h) * CPU_GROUP;
             const uint8_t *p = codes + at / 2;
-            _mm_prefetch(p + AHEAD, _MM_HINT_T0);
+            _mm_prefetch(ahead + at / 2, _MM_HINT_T0);
             const __m512i w = h + 1 < some ? _mm512_loadu_si512(p) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)p)),
                           lows = _mm512_and_si512(w, low), highs = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
             for (uint32_t i = 0; i < n; i++) {
@@ -133,18 +128,21 @@ static inline __attribute__((always_inline)) void gemv_output(const uint8_t *cod
 }
 
 static inline __attribute__((always_inline)) void gemv_rows(const vnni_outputs *o, const q8_row *x, const uint32_t n, float *acc) {
-    int8_t q[GEMV_ROWS][CPU_MAX_COLS + CPU_GROUP];
+    _Alignas(64) int8_t q[GEMV_ROWS][CPU_MAX_COLS + CPU_GROUP];
     for (uint32_t i = 0; i < n; i++) pair_up(x[i].q8, o->groups, q[i]);
+    const cpu_ahead own = {o->codes, o->scales, o->biases};
+    const uint32_t rows_ahead = cpu_rows_ahead(o->row_bytes);
     for (uint32_t j = 0; j < o->count; j += GEMV_OUTPUTS) {
         __m512 part[GEMV_OUTPUTS][GEMV_ROWS];
-        for (size_t at = j * o->scale_bytes; at < (j + GEMV_OUTPUTS) * o->scale_bytes; at += 64) { /* the numbers of the codes AHEAD */
-            _mm_prefetch(o->scales + at + AHEAD / 16, _MM_HINT_T0);
-            _mm_prefetch(o->biases + at + AHEAD / 16, _MM_HINT_T0);
-        }
         for (uint32_t l = 0; l < GEMV_OUTPUTS; l++) { /* past the last, that one again */
-            const size_t at = j + l < o->count ? j + l : o->count - 1;
-            gemv_output(o->codes + at * o->row_bytes, o->scales + at * o->scale_bytes, o->biases + at * o->scale_bytes, o->groups, x, q, n,
-                        part[l]);
+            const uint32_t at = j + l < o->count ? j + l : o->count - 1;
+            const cpu_ahead far = cpu_ahead_of(&own, o->ahead, o->row_bytes, o->scale_bytes, o->count, at, rows_ahead);
+            for (size_t line = 0; line < o->scale_bytes; line += 64) {
+                _mm_prefetch(far.scales + line, _MM_HINT_T0);
+                _mm_prefetch(far.biases + line, _MM_HINT_T0);
+            }
+            gemv_output(o->codes + at * o->row_bytes, o->scales + at * o->scale_bytes, o->biases + at * o->scale_bytes, far.codes,
+                        o->groups, x, q, n, part[l]);
         }
         for (uint32_t i = 0; i < n; i++)
             _mm_storeu_ps(acc + (size_t)i * CPU_WIDE + j, sums4(part[0][i], part[1][i], part[2][i], part[3][i]));
@@ -165,9 +163,9 @@ static void gemv(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, ui
 }
 
 static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                        uint32_t n, bool q8, float *acc) {
+                        uint32_t n, bool q8, const cpu_ahead *ahead, float *acc) {
     if (!q8 && (n <= GEMV_ROWS || !x->q24)) {
-        avx512_linear_f32(m, which, first, count, x, list, n, q8, acc);
+        avx512_linear_f32(m, which, first, count, x, list, n, q8, ahead, acc);
         return;
     }
     const uint64_t row = (uint64_t)which * m->rows + first, row_bytes = weight_row_bytes(m), scale_bytes = 2 * weight_row_groups(m);
@@ -177,7 +175,8 @@ static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uin
                             row_bytes,
                             scale_bytes,
                             (uint32_t)weight_row_groups(m),
-                            count};
+                            count,
+                            ahead};
     if (n <= GEMV_ROWS)
         gemv(&o, x, list, n, acc);
     else

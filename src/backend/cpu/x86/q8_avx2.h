@@ -86,7 +86,7 @@ static void panel(const uint8_t *codes, const uint8_t *scales, const uint8_t *bi
 }
 
 void Q8(linear_q8)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
-                   float *acc) {
+                   const cpu_ahead *ahead, float *acc) {
     const uint64_t row_bytes = weight_row_bytes(m), scale_bytes = weight_row_groups(m) * 2, row = (uint64_t)which * m->rows + first;
     const uint8_t *codes = m->codes + row * row_bytes, *scales = m->scales + row * scale_bytes, *biases = m->biases + row * scale_bytes;
     if (n > 3) {
@@ -97,7 +97,10 @@ void Q8(linear_q8)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t
     }
     uint32_t rows[3] = {0};
     for (uint32_t i = 0; i < n; i++) rows[i] = list ? list[i] : i;
+    const cpu_ahead own = {codes, scales, biases};
+    const uint32_t rows_ahead = cpu_rows_ahead(row_bytes);
     for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += scale_bytes, biases += scale_bytes, acc++) {
+        cpu_ask(cpu_ahead_of(&own, ahead, row_bytes, scale_bytes, count, j, rows_ahead), row_bytes, scale_bytes);
         if (n == 1)
             gemv(codes, scales, biases, x, rows, 1, acc);
         else if (n == 2)

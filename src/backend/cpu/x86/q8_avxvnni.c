@@ -24,11 +24,11 @@ static inline __m256i row_dot(const __m256i w[16], const int8_t *q8) {
 #include "backend/cpu/x86/q8_avx2.h"
 
 static void linear_avxvnni(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                           uint32_t n, bool q8, float *acc) {
+                           uint32_t n, bool q8, const cpu_ahead *ahead, float *acc) {
     if (q8)
-        avxvnni_linear_q8(m, which, first, count, x, list, n, acc);
+        avxvnni_linear_q8(m, which, first, count, x, list, n, ahead, acc);
     else
-        avx2_linear_f32(m, which, first, count, x, list, n, acc);
+        avx2_linear_f32(m, which, first, count, x, list, n, ahead, acc);
 }
 
 static const cpu_peak peak = {.f32 = &avx2_peak_f32, .i8 = &avxvnni_peak_i8};

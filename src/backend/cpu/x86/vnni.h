@@ -9,6 +9,7 @@ typedef struct vnni_outputs {
     const uint8_t *codes, *scales, *biases;
     size_t row_bytes, scale_bytes; /* from one output to the next */
     uint32_t groups, count;
+    const cpu_ahead *ahead; /* or NULL */
 } vnni_outputs;
 
 /* gemm_vnni.c: acc[i][j] = output j times row i (list as in cpu_kernels) of n, for up to 64 outputs.
