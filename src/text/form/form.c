@@ -27,6 +27,21 @@ static bool make_masks(calla_form *f) {
     return true;
 }
 
+/* What the first masks in strings and free text would wait for: it is the same for all forms, so only the first one pays, and here it is
+ * not the engine's thread that waits.  Where there is no memory, it is made when it is needed. */
+static void warm(const calla_form *f) {
+    const form_program *p = f->program;
+    for (uint32_t s = 0; s < p->n_states; s++) {
+        const form_machine *m = &p->machines[p->states[s].machine];
+        const uint32_t twin = p->states[s].twin;
+        const bool wide = m->kind == FORM_WIDE && m->common != FORM_OWN;
+        const bool counted = m->kind == FORM_COUNTED && twin != FORM_NONE && p->machines[p->states[twin].machine].common != FORM_OWN;
+        form_local *owned = NULL;
+        if (wide || counted) form_local_get(&f->maker, s, true, &owned);
+        form_local_free(owned);
+    }
+}
+
 calla_status form_open(const calla_text *text, form_program *program, calla_form **out, calla_error *err) {
     *out = NULL;
     const form_trie *trie;
@@ -48,6 +63,7 @@ calla_status form_open(const calla_text *text, form_program *program, calla_form
         calla_form_release(f);
         return error_nomem(err, "an answer's form");
     }
+    warm(f);
     *out = f;
     return CALLA_OK;
 }
