@@ -121,8 +121,8 @@ typedef struct metal_linear_args {
 METAL_SIZE(metal_linear_args, 112);
 
 /* step_embed_linear_{q4,q8,b16}_{r1,r8}: the first layer's mixer_in with the embedding in front: linear.in.x is not read; its rows are the
- * rows t.ids of `embed` (in whatever format: a branch), then normed by gain; threadgroup 0 leaves them in `residual` where that is not NULL.
- * Saves a stage.  grid and threads as step_linear, METAL_TG_EMBED bytes. */
+ * rows t.ids of `embed` (in whatever format: a branch), then normed by gain; threadgroup 0 leaves them in `residual` where that is not
+ * NULL.  Saves a stage.  grid and threads as step_linear, METAL_TG_EMBED bytes. */
 enum { METAL_TG_EMBED = 256 };
 typedef struct metal_embed_linear_args {
     metal_linear_args linear;
@@ -142,8 +142,8 @@ typedef struct metal_swiglu_args {
 } metal_swiglu_args;
 METAL_SIZE(metal_swiglu_args, 160);
 
-/* The experts of a row, for all kernels that know experts.  logits [rows][experts + 1]: of the router, then of the shared expert's router; where
- * gemm has left them in parts, [t.router_parts][rows][experts + 1], `route` adds these up in the first one.
+/* The experts of a row, for all kernels that know experts.  logits [rows][experts + 1]: of the router, then of the shared expert's router;
+ * where gemm has left them in parts, [t.router_parts][rows][experts + 1], `route` adds these up in the first one.
  * Chosen: the top_k largest, ties to the lower index, in descending order; weights: softmax over the chosen. */
 typedef struct metal_experts_args {
     metal_mat gate, up, down, shared_down;
@@ -159,14 +159,14 @@ typedef struct metal_experts_args {
 } metal_experts_args;
 METAL_SIZE(metal_experts_args, 264);
 
-/* step_experts_in_{q4,q8,b16}_{r1,r8}: stage expert_in.  Each threadgroup finds the rows' experts itself, from the logits, a simdgroup for each
- * row (so that routing needs no stage of its own); the one with x = 0, y = 0 also writes expert, weight and shared_weight of row z for the
- * next stage.  Then silu(gate) · up of METAL_EXPERT_OUTPUTS outputs of row z's y-th chosen expert, for all rows that chose it; where a row
- * before z has chosen it too, nothing.
+/* step_experts_in_{q4,q8,b16}_{r1,r8}: stage expert_in.  Each threadgroup finds the rows' experts itself, from the logits, a simdgroup for
+ * each row (so that routing needs no stage of its own); the one with x = 0, y = 0 also writes expert, weight and shared_weight of row z for
+ * the next stage.  Then silu(gate) · up of METAL_EXPERT_OUTPUTS outputs of row z's y-th chosen expert, for all rows that chose it; where a
+ * row before z has chosen it too, nothing.
  * grid (⌈width / METAL_EXPERT_OUTPUTS⌉, top_k, rows), METAL_LINEAR_THREADS threads. */
 enum { METAL_EXPERT_OUTPUTS = 8, METAL_TG_EXPERTS_IN = 512 };
-/* step_experts_out_{q4,q8,b16}_{r1,r8}: stage expert_out: residual[r][o] += Σ_i weight[r][i] · (down_e places[r][i]) + shared_weight[r] · (shared_down
- * shared[r]).  The instance is the format of `down`; shared_down's is a branch.
+/* step_experts_out_{q4,q8,b16}_{r1,r8}: stage expert_out: residual[r][o] += Σ_i weight[r][i] · (down_e places[r][i]) + shared_weight[r] ·
+ * (shared_down shared[r]).  The instance is the format of `down`; shared_down's is a branch.
  * grid (⌈hidden / METAL_DOWN_OUTPUTS⌉), METAL_LINEAR_THREADS threads, METAL_TG_EXPERTS_OUT bytes. */
 enum { METAL_DOWN_OUTPUTS = 16, METAL_TG_EXPERTS_OUT = 2048 };
 
@@ -196,16 +196,16 @@ METAL_SIZE(metal_gdn_args, 96);
  * in [rows][in_stride]: per head 256 query and 256 gate values | k | v, raw: norm (gain, norm_eps) and rotation (of the first 64 values, in
  * pairs j, j + 32) happen on the way; scores are q·k / 16.
  *
- * step_attention_{kf32,kb16,kq8}: grid (t.splits, kv_heads, t.short_rows), METAL_ATTENTION_THREADS threads; the query heads of a group share each
- *   K/V row.  Row t.short_row[z] is computed; of it, positions 0 … p are cut into t.splits blocks.  partial [z][head][split]: 256 values,
- *   unnormalized, relative to the largest score; then that score, the sum of weights and two unused: METAL_PARTIAL floats.  An empty split
- *   has sum 0.
- *   Where all segments have one row (`write`), the threadgroup of the last position's split also norms, rotates and stores its key and value;
- *   else attention_write and a barrier go before.
+ * step_attention_{kf32,kb16,kq8}: grid (t.splits, kv_heads, t.short_rows), METAL_ATTENTION_THREADS threads; the query heads of a group
+ *   share each K/V row.  Row t.short_row[z] is computed; of it, positions 0 … p are cut into t.splits blocks.  partial [z][head][split]:
+ *   256 values, unnormalized, relative to the largest score; then that score, the sum of weights and two unused: METAL_PARTIAL floats.  An
+ *   empty split has sum 0.
+ *   Where all segments have one row (`write`), the threadgroup of the last position's split also norms, rotates and stores its key and
+ *   value; else attention_write and a barrier go before.
  * step_attention_combine: grid (heads · METAL_COMBINE_PARTS, t.short_rows), METAL_COMBINE_THREADS threads: partial → out
  *   [row][out_stride], raw (the gate belongs to mixer_out).
- * attention_write_{kf32,kb16,kq8} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache; and where
- *   `queries` is not NULL the normed and rotated queries there, for attention_…. */
+ * attention_write_{kf32,kb16,kq8} (rows.metal): grid (heads + 2·kv_heads, rows), 32 threads: keys and values of all rows into the cache;
+ *   and where `queries` is not NULL the normed and rotated queries there, for attention_…. */
 enum { METAL_MAX_SPLITS = 64, METAL_SPLIT_POSITIONS = 8 /* least of a split, about */, METAL_PARTIAL = 260, METAL_MOST_PARTIALS = 512 };
 enum {
     METAL_ATTENTION_THREADS = 128,
@@ -284,8 +284,8 @@ METAL_SIZE(metal_gather_args, 24);
 
 /* ==== kernels for many rows ==== */
 
-/* gemm_{q4,q8,b16}_{exact,fast}: out[r][o] = , += or += scale[r] · Σ_k W[o][k] x[r][k] for r < t.rows.  x stands 16-byte aligned, x_stride is a
- * multiple of 4.  grid (⌈w.rows / METAL_GEMM_OUTPUTS⌉, ⌈rows / METAL_GEMM_ROWS⌉), METAL_GEMM_THREADS threads, METAL_TG_GEMM bytes.
+/* gemm_{q4,q8,b16}_{exact,fast}: out[r][o] = , += or += scale[r] · Σ_k W[o][k] x[r][k] for r < t.rows.  x stands 16-byte aligned, x_stride
+ * is a multiple of 4.  grid (⌈w.rows / METAL_GEMM_OUTPUTS⌉, ⌈rows / METAL_GEMM_ROWS⌉), METAL_GEMM_THREADS threads, METAL_TG_GEMM bytes.
  * gemm_narrow_{…}: the same with METAL_NARROW_OUTPUTS, METAL_NARROW_THREADS, METAL_TG_NARROW: for where the wide grid would have fewer than
  * 128 threadgroups.  No two dispatches of a stage add to the same out.
  * gemm_swiglu_{…}: out = silu(W x) · (up x); half as many outputs a threadgroup: grid (⌈w.rows / METAL_SWIGLU_GEMM_OUTPUTS⌉, as above).
@@ -304,13 +304,15 @@ typedef struct metal_gemm_args {
 METAL_SIZE(metal_gemm_args, 136);
 
 /* Rows of each expert by counting sort.  A place is row·top_k + i.
- * expert_lists: `first` and `place`.  grid (experts), METAL_LISTS_THREADS threads, METAL_TG_LISTS bytes: each threadgroup counts the places of
- *   lower experts and of its own, then lists its own.
+ * expert_lists: `first` and `place`.  grid (experts), METAL_LISTS_THREADS threads, METAL_TG_LISTS bytes: each threadgroup counts the places
+ *   of lower experts and of its own, then lists its own.
  * expert_gemm_in_{q4,q8,b16}_{exact,fast}: places[place] = silu(gate_e x) · (up_e x), x row place/top_k of moe_in.
- *   grid (⌈width / METAL_SWIGLU_GEMM_OUTPUTS⌉, experts), threads and bytes as gemm: a threadgroup takes all rows of its expert, 64 at a time.
- * expert_gemm_out_{q4,q8,b16}_{exact,fast}: partial[place] = down_e places[place].  grid (⌈hidden / METAL_GEMM_OUTPUTS⌉, experts), as above.
- * expert_combine: residual[r] += Σ_i weight[r][i] partial[r·top_k + i], i ascending.  grid (rows), 256 threads.  The shared expert's half is a
- *   gemm that adds to the residual, beside expert_gemm_out (which does not touch it). */
+ *   grid (⌈width / METAL_SWIGLU_GEMM_OUTPUTS⌉, experts), threads and bytes as gemm: a threadgroup takes all rows of its expert, 64 at a
+ *   time.
+ * expert_gemm_out_{q4,q8,b16}_{exact,fast}: partial[place] = down_e places[place].  grid (⌈hidden / METAL_GEMM_OUTPUTS⌉, experts), as
+ *   above.
+ * expert_combine: residual[r] += Σ_i weight[r][i] partial[r·top_k + i], i ascending.  grid (rows), 256 threads.  The shared expert's half
+ *   is a gemm that adds to the residual, beside expert_gemm_out (which does not touch it). */
 enum { METAL_LISTS_THREADS = 256, METAL_TG_LISTS = 64 };
 typedef struct metal_expert_gemm_args {
     metal_mat gate, up, down;
@@ -326,9 +328,11 @@ typedef struct metal_expert_gemm_args {
 } metal_expert_gemm_args;
 METAL_SIZE(metal_expert_gemm_args, 216);
 
-/* Delta net of the segments with first ≤ rows < beyond (metal_gdn_args), in chunks of METAL_GDN_CHUNK rows; each begins where the one before
- * has ended.  Window and state as for step_gdn; out raw.  With C = METAL_GDN_CHUNKS(t.rows, t.segments), no less than the chunks of all:
- *   gdn_conv    grid (C, ⌈channels / 128 / METAL_GDN_CONV_HEADS⌉), 128 threads: convolution, SiLU and the norms of q and k; writes the windows
+/* Delta net of the segments with first ≤ rows < beyond (metal_gdn_args), in chunks of METAL_GDN_CHUNK rows; each begins where the one
+ * before has ended.  Window and state as for step_gdn; out raw.  With C = METAL_GDN_CHUNKS(t.rows, t.segments), no less than the chunks of
+ * all:
+ *   gdn_conv    grid (C, ⌈channels / 128 / METAL_GDN_CONV_HEADS⌉), 128 threads: convolution, SiLU and the norms of q and k; writes the
+ *               windows
  *   gdn_chunks  grid (C, key_heads), 128 threads, METAL_TG_GDN_CHUNKS bytes
  *   gdn_scan    grid (value_heads · 128 / 32, segments), 256 threads, METAL_TG_GDN_SCAN bytes; writes the states and out
  * with a barrier between them. */
@@ -337,12 +341,12 @@ enum { METAL_GDN_CHUNK = 32, METAL_GDN_CONV_HEADS = 4, METAL_TG_GDN_CHUNKS = 245
 #define METAL_GDN_SCRATCH(rows, segments, key_heads, value_heads)                                                                          \
     ((uint64_t)METAL_GDN_CHUNKS(rows, segments) * (32 * (2 * (key_heads) + (value_heads)) * 128 + (value_heads) * (2 * 32 * 32 + 64)) * 4)
 
-/* attention_{kf32,kb16,kq8}_{exact,fast}: rows of segments with first ≤ rows < beyond; `queries`, K and V are there already (attention_write).
- * A threadgroup takes the query heads of a K/V head and as many rows as make up to 64 queries, so that each K/V tile that is read serves all
- * of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads, t.long_splits): tile x finds its segment by walking t.segment, and the last ones may
- * have none.  METAL_PREFILL_THREADS threads.  out raw.
- * Few rows after many make too few tiles: with long_splits above 1 their positions are cut, and `partial` gets what step_attention leaves there,
- * for each row of the batch.  attention_combine: grid (heads · METAL_COMBINE_PARTS, rows), else as step_attention_combine. */
+/* attention_{kf32,kb16,kq8}_{exact,fast}: rows of segments with first ≤ rows < beyond; `queries`, K and V are there already
+ * (attention_write).  A threadgroup takes the query heads of a K/V head and as many rows as make up to 64 queries, so that each K/V tile
+ * that is read serves all of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads, t.long_splits): tile x finds its segment by walking
+ * t.segment, and the last ones may have none.  METAL_PREFILL_THREADS threads.  out raw.
+ * Few rows after many make too few tiles: with long_splits above 1 their positions are cut, and `partial` gets what step_attention leaves
+ * there, for each row of the batch.  attention_combine: grid (heads · METAL_COMBINE_PARTS, rows), else as step_attention_combine. */
 enum {
     METAL_ATTENTION_ROWS = 8 /* least of a tile */,
     METAL_LONG_SPLIT_POSITIONS = 128 /* least of a split, about */,

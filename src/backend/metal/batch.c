@@ -128,7 +128,8 @@ const sample_request *metal_batch_request(const row_batch *t, uint32_t wanted) {
     return NULL;
 }
 
-/* The masks of the wanted rows, each at its row's place; returns the bits of the rows that have one.  Of many wanted rows the host picks. */
+/* The masks of the wanted rows, each at its row's place; returns the bits of the rows that have one.  For many wanted rows the host picks:
+ * none is written. */
 static uint32_t write_masks(const row_batch *t, uint32_t *to) {
     uint32_t masked = 0;
     for (uint32_t w = 0; w < t->wanted && t->wanted <= METAL_STEP_ROWS; w++) {
