@@ -61,6 +61,7 @@ static void leave(const char *say, const char *more, bool reset) {
     assert_true(harness_wait_idle(&h, SOON_MS) >= 0);
 }
 
+/* A29: whoever leaves stops the work within a step, during the prompt and during the answer. */
 static void test_leave(void **state) {
     (void)state;
     static const char *const say[] = {"@prompt=1000x50 long prompt", "@endless @token=20 text"};
@@ -164,7 +165,7 @@ static void test_half_closed(void **state) {
     client_close(&c);
 }
 
-/* A stream is never silent for 2 s, whatever the engine does. */
+/* A stream is never silent for 2 s, whatever the engine does.  A30 (chat). */
 static void test_keep_alive(void **state) {
     (void)state;
     client c;

@@ -368,6 +368,7 @@ static void test_a_failure_in_a_stream_is_an_error_event(void **state) {
     mem_free(json);
 }
 
+/* A30. */
 static void test_pings_during_a_long_prompt(void **state) {
     (void)state;
     client c;

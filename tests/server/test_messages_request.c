@@ -257,6 +257,7 @@ static void test_documents_that_are_no_text(void **state) {
                       "[document omitted: text-only server]");
 }
 
+/* A26. */
 static void test_content_never_becomes_a_turn(void **state) {
     (void)state;
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"t\","

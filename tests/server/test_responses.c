@@ -190,6 +190,7 @@ static void test_a_failure_in_a_stream_is_told_in_it(void **state) {
     stream_done(&s);
 }
 
+/* A30. */
 static void test_silence_is_kept_alive_by_events(void **state) {
     (void)state;
     stream s;
@@ -209,7 +210,7 @@ static void test_progress_on_request(void **state) {
     reply_free(&r);
 }
 
-/* The text of a free-text tool is withheld until its end, which must not look like death. */
+/* The text of a free-text tool is withheld until its end, which must not look like death.  A30. */
 static void test_a_withheld_input_is_kept_alive(void **state) {
     (void)state;
     stream s;
@@ -284,6 +285,7 @@ static void test_thoughts_are_sealed_on_request(void **state) {
 
 /* -------------------------------------------------------------- tools ---------------------------------------------------- */
 
+/* A33. */
 static void test_tools_of_namespaces_and_free_text(void **state) {
     (void)state;
     const char *tools =
@@ -334,6 +336,7 @@ static void test_a_single_call_ends_the_answer(void **state) {
     reply_free(&r);
 }
 
+/* A33. */
 static void test_tools_of_other_kinds_are_left_out(void **state) {
     (void)state;
     reply r;

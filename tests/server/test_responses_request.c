@@ -206,6 +206,7 @@ static void test_what_is_no_text_is_noted(void **state) {
         "<tool_response>\n[image omitted: text-only server]\n</tool_response>");
 }
 
+/* A26. */
 static void test_content_never_becomes_a_turn(void **state) {
     (void)state;
     responses_request r = {0};

@@ -182,7 +182,7 @@ static void test_seventy_rounds(void **state) {
     harness_close(&h);
 }
 
-/* Arguments that can only be sent whole: the client is told meanwhile that there is life. */
+/* Arguments that can only be sent whole: the client is told meanwhile that there is life.  A30 (chat). */
 static void test_withheld_arguments(void **state) {
     (void)state;
     harness h;
