@@ -1,18 +1,29 @@
 /* form_brute.c: see form_brute.h.  Written from form_program.h's rules alone. */
 #include "form_brute.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Frames above the depth are of no meaning. */
+static void copy(brute_config *to, const brute_config *from) {
+    memcpy(to, from, offsetof(brute_config, frames) + from->depth * sizeof from->frames[0]);
+}
+
+static bool equal(const brute_config *a, const brute_config *b) {
+    return a->state == b->state && a->depth == b->depth && a->count == b->count &&
+           memcmp(a->frames, b->frames, a->depth * sizeof a->frames[0]) == 0;
+}
+
 static void add(brute *r, const brute_config *c) {
     for (size_t i = 0; i < r->n; i++)
-        if (memcmp(&r->configs[i], c, sizeof *c) == 0) return;
+        if (equal(&r->configs[i], c)) return;
     if (r->n == r->cap) {
         r->cap = r->cap ? 2 * r->cap : 16;
         r->configs = realloc(r->configs, r->cap * sizeof *r->configs);
         if (!r->configs) abort();
     }
-    r->configs[r->n++] = *c;
+    copy(&r->configs[r->n++], c);
 }
 
 static bool deep_enough(const brute *r, uint32_t state, size_t depth) { return depth + r->program->states[state].need <= FORM_MAX_FRAMES; }
@@ -27,17 +38,18 @@ static bool guard(const form_guard *g, uint64_t *count) {
 static void close_set(brute *r) {
     const form_program *p = r->program;
     for (size_t i = 0; i < r->n; i++) {
-        const brute_config from = r->configs[i];
+        brute_config from, c;
+        copy(&from, &r->configs[i]);
         const form_state *s = &p->states[from.state];
         for (uint32_t k = 0; k < s->n_guards; k++) {
             const form_edge *e = &p->edges[s->guards + k];
-            brute_config c = from;
+            copy(&c, &from);
             c.state = e->next;
             if (guard(&p->guards[e->what], &c.count) && deep_enough(r, c.state, c.depth)) add(r, &c);
         }
         for (uint32_t k = 0; k < s->n_calls; k++) {
             const form_edge *e = &p->edges[s->calls + k];
-            brute_config c = from;
+            copy(&c, &from);
             if (e->next != FORM_NONE) {
                 if (!deep_enough(r, e->next, c.depth) || c.depth == FORM_MAX_FRAMES) continue;
                 c.frames[c.depth].state = e->next;
@@ -48,11 +60,10 @@ static void close_set(brute *r) {
             if (deep_enough(r, c.state, c.depth)) add(r, &c);
         }
         if (s->accepts && from.depth) {
-            brute_config c = from;
+            copy(&c, &from);
             c.depth--;
             c.state = (uint32_t)c.frames[c.depth].state;
             c.count = c.frames[c.depth].count;
-            memset(&c.frames[c.depth], 0, sizeof c.frames[0]);
             add(r, &c);
         }
     }
@@ -60,7 +71,8 @@ static void close_set(brute *r) {
 
 void brute_begin(brute *r, const form_program *p, uint32_t machine) {
     brute_config c;
-    memset(&c, 0, sizeof c);
+    c.depth = 0;
+    c.count = 0;
     c.state = p->machines[machine].start;
     r->program = p;
     r->n = 0;
@@ -80,7 +92,8 @@ bool brute_step(const brute *from, uint32_t symbol, brute *to) {
         const brute_config *c = &from->configs[i];
         const uint32_t next = form_next(from->program, c->state, symbol);
         if (next == FORM_NONE || !deep_enough(from, next, c->depth)) continue;
-        brute_config moved = *c;
+        brute_config moved;
+        copy(&moved, c);
         moved.state = next;
         add(to, &moved);
     }

@@ -11,7 +11,7 @@ typedef struct brute_config {
     uint64_t count;
     struct {
         uint64_t state, count;
-    } frames[FORM_MAX_FRAMES]; /* [depth], the lowest first; zeros above */
+    } frames[FORM_MAX_FRAMES]; /* [depth], the lowest first */
 } brute_config;
 
 /* A set of configurations, with all that they reach without reading. */

@@ -57,6 +57,8 @@ static bool has_bit(const uint32_t *mask, int32_t id) { return mask[id / 32] >> 
 
 static const unsigned char *bytes_of(int32_t id, size_t *n) { return (const unsigned char *)tokenizer_bytes(text->tokenizer, id, n); }
 
+static uint64_t rounds(uint64_t n) { return getenv("CALLA_TEST_SHORT") ? (n + 7) / 8 : n; }
+
 /* ------------------------------------------------------------- walks ----------------------------------------------------- */
 
 /* A token of the mask (NULL: any).  hurry: one that may bring the end nearer. */
@@ -153,7 +155,7 @@ static void masks_are_what_the_reference_allows(void **state) {
     (void)state;
     for (size_t i = 0; i < N_CASES; i++) {
         calla_form *form = compile(&cases[i]);
-        for (uint64_t seed = 0; seed < 4; seed++) walk(&cases[i], form, seed, 12);
+        for (uint64_t seed = 0; seed < rounds(4); seed++) walk(&cases[i], form, seed, 12);
         calla_form_release(form);
     }
 }
@@ -162,7 +164,7 @@ static void walks_come_to_an_end(void **state) {
     (void)state;
     for (size_t i = 0; i < N_CASES; i++) {
         calla_form *form = compile(&cases[i]);
-        for (uint64_t seed = 0; seed < 25; seed++) walk(&cases[i], form, seed + 100, 0);
+        for (uint64_t seed = 0; seed < rounds(16); seed++) walk(&cases[i], form, seed + 100, 0);
         calla_form_release(form);
     }
 }
@@ -218,7 +220,7 @@ static void kept_masks_are_right(void **state) {
     uint32_t *copy = test_malloc(n_words * sizeof *copy);
     for (size_t i = 0; i < N_CASES; i++) {
         calla_form *used = compile(&cases[i]);
-        for (uint64_t seed = 0; seed < 8; seed++) {
+        for (uint64_t seed = 0; seed < rounds(6); seed++) {
             int32_t path[40];
             calla_form *fresh = compile(&cases[i]);
             const size_t n = make_path(used, seed, 40, path);
@@ -295,7 +297,7 @@ typedef struct shared_walks {
 
 static void *run_walks(void *user) {
     shared_walks *w = user;
-    for (uint64_t i = 0; i < 6; i++) w->steps += walk(w->c, w->form, w->seed + i, 40);
+    for (uint64_t i = 0; i < rounds(4); i++) w->steps += walk(w->c, w->form, w->seed + i, 40);
     calla_form_release(w->form);
     return NULL;
 }
@@ -326,7 +328,7 @@ static void memory_may_run_out(void **state) {
     uint32_t *right = test_malloc(n_words * sizeof *right);
     for (size_t i = 0; i < N_CASES; i++) {
         for (int lasting = 0; lasting < 2; lasting++) {
-            for (uint64_t more = 0; more < 40; more++) {
+            for (uint64_t more = 0; more < rounds(32); more++) {
                 calla_form *form = compile(&cases[i]), *twin = compile(&cases[i]);
                 int32_t path[4];
                 const size_t n = make_path(twin, more, 4, path);
