@@ -107,6 +107,7 @@ static int on_headers_complete(llhttp_t *p) {
     q->verb = p->method == HTTP_GET       ? VERB_GET
               : p->method == HTTP_HEAD    ? VERB_HEAD
               : p->method == HTTP_POST    ? VERB_POST
+              : p->method == HTTP_DELETE  ? VERB_DELETE
               : p->method == HTTP_OPTIONS ? VERB_OPTIONS
                                           : VERB_OTHER;
     q->path_n = strcspn(http_request_target(q), "?#"); /* before anything is refused: the path says in which form */

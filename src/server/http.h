@@ -14,7 +14,7 @@
 
 #define HTTP_MAX_HEADERS 256 /* capacity; http_limits.headers may be lower */
 
-typedef enum http_verb { VERB_GET, VERB_HEAD, VERB_POST, VERB_OPTIONS, VERB_OTHER } http_verb;
+typedef enum http_verb { VERB_GET, VERB_HEAD, VERB_POST, VERB_DELETE, VERB_OPTIONS, VERB_OTHER } http_verb;
 
 typedef struct http_limits {
     size_t url_bytes, header_bytes, headers, body_bytes;

@@ -85,7 +85,7 @@ void reply_error(connection *c, const api_error *e) {
 /* Never with credentials: keys come in headers, and `*` does not cover Authorization. */
 void reply_preflight(connection *c) {
     reply_send(c, 200, "text/plain",
-               "Access-Control-Allow-Methods: GET, HEAD, POST\r\nAccess-Control-Allow-Headers: *, Authorization\r\n"
+               "Access-Control-Allow-Methods: GET, HEAD, POST, DELETE\r\nAccess-Control-Allow-Headers: *, Authorization\r\n"
                "Access-Control-Max-Age: 600\r\n",
                "", 0);
 }

@@ -1,6 +1,7 @@
 /* responses.c: POST /v1/responses: what of a request is prepared and remembered.  Its JSON is responses_output.c's. */
 #include "server/responses.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -27,6 +28,34 @@ static bool read_previous(completion *c, json_object **out, api_error *e) {
     if (found) return true;
     return api_error_set(e, 400, "previous_response_not_found", "previous_response_id",
                          "there is no response %s: this server remembers recent ones in memory only; send the whole input", id);
+}
+
+static bool is_reference(json_object *item) {
+    const char *type = params_string(params_member(item, "type"));
+    return type ? !strcmp(type, "item_reference") : params_member(item, "id") && !params_member(item, "role");
+}
+
+/* Items that the client only names, being of responses that this server remembers, are put in the places of their names. */
+static bool resolve_references(completion *c, api_error *e) {
+    json_object *input = responses_run_of(c)->request.input;
+    for (size_t i = 0; json_object_is_type(input, json_type_array) && i < json_object_array_length(input); i++) {
+        json_object *item = json_object_array_get_idx(input, i), *found = NULL;
+        if (!is_reference(item)) continue;
+        char where[32];
+        snprintf(where, sizeof where, "input[%zu]", i);
+        const char *id = params_string(params_member(item, "id"));
+        if (!id) return api_error_set(e, 400, NULL, where, "%s must have the id of an item", where);
+        if (!responses_store_item(c->server->responses, id, &found)) return out_of_memory(e);
+        if (!found)
+            return api_error_set(e, 400, "item_not_found", where,
+                                 "%s: there is no item %.80s: this server remembers recent responses in memory only; send the item itself",
+                                 where, id);
+        if (json_object_array_put_idx(input, i, found)) {
+            json_object_put(found);
+            return out_of_memory(e);
+        }
+    }
+    return true;
 }
 
 /* The request's own items, for those that go on from its response. */
@@ -73,7 +102,7 @@ static bool prepare(completion *c, api_error *e) {
     responses_request *r = &run->request;
     json_object *earlier = NULL;
     bool ok = responses_request_parse(r, c->body.data ? c->body.data : "", c->body.n, e) && read_previous(c, &earlier, e) &&
-              responses_request_read_items(r, earlier, e);
+              resolve_references(c, e) && responses_request_read_items(r, earlier, e);
     json_object_put(earlier);
     if (!ok) return false;
     if (r->store) keep_items(run);
@@ -96,13 +125,18 @@ static void forget(completion *c) {
 static void remember(completion *c) {
     responses_run *run = responses_run_of(c);
     if (!run->request.store) return;
-    buffer output = {0};
-    responses_output_items(c, &output);
-    if (output.n && run->items.n) buffer_append_str(&run->items, ",");
-    if (output.n) buffer_append(&run->items, output.data, output.n);
-    if (!output.failed && !run->items.failed)
-        responses_store_put(c->server->responses, c->id, run->request.previous, run->items.data, run->items.n);
-    buffer_free(&output);
+    buffer whole = {0};
+    responses_output_whole(c, &whole);
+    if (!whole.failed) {
+        const stored_response kept = {.input = run->items.data,
+                                      .n_input = run->items.n,
+                                      .whole = whole.data,
+                                      .n_whole = whole.n,
+                                      .output_at = run->output_at,
+                                      .n_output = run->output_n};
+        responses_store_put(c->server->responses, c->id, run->request.previous, &kept);
+    }
+    buffer_free(&whole);
 }
 
 /* Remembered before it is sent: the client may go on from it as soon as it sees it. */

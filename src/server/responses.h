@@ -6,13 +6,14 @@
 #include "server/responses_request.h"
 
 typedef struct responses_run {
-    responses_request request; /* first */
-    buffer items;              /* what the store gets: the inside of a JSON array */
-    buffer echo;               /* fields that come back in the response: "instructions":…,…, */
-    uint32_t sequence;         /* number of the next event */
-    size_t open;               /* 1 + the part whose item is open; 0: none */
-    buffer logprobs;           /* entries of content tokens, without commas between parts */
-    size_t *logprob_ends;      /* [cap_ends] in it, of each part begun; streams only */
+    responses_request request;  /* first */
+    buffer items;               /* what the store gets: the inside of a JSON array */
+    buffer echo;                /* fields that come back in the response: "instructions":…,…, */
+    size_t output_at, output_n; /* where the output items stand in what responses_output_whole wrote */
+    uint32_t sequence;          /* number of the next event */
+    size_t open;                /* 1 + the part whose item is open; 0: none */
+    buffer logprobs;            /* entries of content tokens, without commas between parts */
+    size_t *logprob_ends;       /* [cap_ends] in it, of each part begun; streams only */
     size_t cap_ends;
 } responses_run;
 
@@ -29,9 +30,7 @@ void responses_output_end(completion *c);
 void responses_output_fail(completion *c, const api_error *e);
 void responses_output_keepalive(completion *c);
 void responses_output_progress(completion *c, uint32_t done, uint32_t of);
-/* The response object as it is at the end. */
+/* The response object as it is at the end; tells run->output_at and _n. */
 void responses_output_whole(completion *c, buffer *out);
-/* The output items, comma-separated. */
-void responses_output_items(const completion *c, buffer *out);
 
 #endif

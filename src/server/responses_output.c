@@ -145,7 +145,7 @@ static const char *status_of(const completion *c, size_t i) {
     return last && (part->kind != CALLA_PIECE_CALL || part->cut) ? "incomplete" : "completed";
 }
 
-void responses_output_items(const completion *c, buffer *out) {
+static void write_items(const completion *c, buffer *out) {
     for (size_t i = 0; i < answer_of(c)->n_parts; i++) {
         if (i) buffer_append_str(out, ",");
         write_item(c, i, status_of(c, i), true, out);
@@ -166,8 +166,9 @@ static void write_usage(const completion *c, buffer *out) {
 
 /* error: why it failed, or NULL. */
 static void write_response(const completion *c, const char *status, const api_error *error, buffer *out) {
-    const responses_run *run = responses_run_of(c);
+    responses_run *run = responses_run_of(c);
     const conversation *r = c->own;
+    const size_t begin = out->n;
     const bool incomplete = !strcmp(status, "incomplete"), ended = incomplete || !strcmp(status, "completed");
     buffer_printf(out,
                   "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"background\":false,\"error\":", c->id,
@@ -187,7 +188,9 @@ static void write_response(const completion *c, const char *status, const api_er
                   "\"truncation\":\"disabled\",\"output\":[",
                   r->single_call ? "false" : "true", run->request.store ? "true" : "false", (double)r->sampling.temperature,
                   (double)r->sampling.top_p);
-    if (ended) responses_output_items(c, out);
+    run->output_at = out->n - begin;
+    if (ended) write_items(c, out);
+    run->output_n = out->n - begin - run->output_at;
     buffer_append_str(out, "],\"usage\":");
     if (ended)
         write_usage(c, out);

@@ -85,7 +85,11 @@ static const param rows[] = {
      .read = read_previous,
      .type = "string",
      .help = "Goes on from a response that this server still remembers (in memory, the most recently used ones)."},
-    {.name = "store", .kind = PARAM_BOOL, AT(store), .help = "Whether to remember the response for `previous_response_id`. Default true."},
+    {.name = "store",
+     .kind = PARAM_BOOL,
+     AT(store),
+     .help = "Whether to remember the response: for `previous_response_id`, for items that are sent as "
+             "`item_reference`, and for `GET`. Default true."},
     {.name = "max_output_tokens",
      .kind = PARAM_UINT,
      AT(conversation.max_tokens),

@@ -3,6 +3,7 @@
 #include "server/responses_store.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -15,8 +16,11 @@ struct node {
     node *chain;         /* of its bucket */
     node *previous;      /* the response that this one went on from; newer than this one */
     node *next;          /* towards the end that is being read; stale otherwise */
-    char *id, *items;    /* owned */
-    size_t n, bytes;
+    uint32_t n_next;     /* how many went on from this one */
+    bool deleted;        /* in no bucket; kept for those */
+    char *id, *text;     /* owned; text: the input's items, then the response */
+    size_t n_input, n_whole, output_at, n_output;
+    size_t bytes;
 };
 
 struct responses_store {
@@ -69,19 +73,31 @@ static void touch(responses_store *s, node *n) {
 
 static void free_node(node *n) {
     mem_free(n->id);
-    mem_free(n->items);
+    mem_free(n->text);
     mem_free(n);
 }
 
-/* The oldest is an end: whatever pointed at it would be older still. */
-static void drop_oldest(responses_store *s) {
-    node *n = s->oldest, **at = bucket_of(s, n->id);
+static void leave_bucket(responses_store *s, node *n) {
+    node **at = bucket_of(s, n->id);
     while (*at != n) at = &(*at)->chain;
     *at = n->chain;
-    unlink_node(s, n);
-    s->bytes -= n->bytes;
-    free_node(n);
 }
+
+/* An end goes, and with it the deleted ones that were kept for it. */
+static void drop_end(responses_store *s, node *n) {
+    do {
+        node *previous = n->previous;
+        if (!n->deleted) leave_bucket(s, n);
+        unlink_node(s, n);
+        s->bytes -= n->bytes;
+        free_node(n);
+        n = previous;
+        if (n) n->n_next--;
+    } while (n && n->deleted && !n->n_next);
+}
+
+/* The oldest is an end: whatever pointed at it would be older still. */
+static void drop_oldest(responses_store *s) { drop_end(s, s->oldest); }
 
 calla_status responses_store_open(size_t max_bytes, responses_store **out, calla_error *err) {
     responses_store *s = mem_calloc(1, sizeof *s);
@@ -100,20 +116,28 @@ void responses_store_close(responses_store *s) {
 }
 
 /* NULL when out of memory. */
-static node *new_node(const char *id, const char *items, size_t n) {
+static node *new_node(const char *id, const stored_response *r) {
     node *fresh = mem_calloc(1, sizeof *fresh);
     if (!fresh) return NULL;
+    const size_t n = r->n_input + r->n_whole;
     fresh->id = mem_strdup(id);
-    fresh->items = mem_strndup(n ? items : "", n);
-    fresh->n = n;
+    fresh->text = mem_alloc(n ? n : 1);
+    fresh->n_input = r->n_input;
+    fresh->n_whole = r->n_whole;
+    fresh->output_at = r->n_input + r->output_at;
+    fresh->n_output = r->n_output;
     fresh->bytes = sizeof *fresh + NODE_OVERHEAD_BYTES + strlen(id) + n;
-    if (fresh->id && fresh->items) return fresh;
+    if (fresh->id && fresh->text) {
+        if (r->n_input) memcpy(fresh->text, r->input, r->n_input);
+        if (r->n_whole) memcpy(fresh->text + r->n_input, r->whole, r->n_whole);
+        return fresh;
+    }
     free_node(fresh);
     return NULL;
 }
 
-void responses_store_put(responses_store *s, const char *id, const char *previous, const char *items, size_t n) {
-    node *fresh = new_node(id, items, n);
+void responses_store_put(responses_store *s, const char *id, const char *previous, const stored_response *r) {
+    node *fresh = new_node(id, r);
     if (!fresh) return;
     pthread_mutex_lock(&s->mutex);
     fresh->previous = previous ? find(s, previous) : NULL;
@@ -124,6 +148,7 @@ void responses_store_put(responses_store *s, const char *id, const char *previou
         *bucket = fresh;
         s->bytes += fresh->bytes;
         link_newest(s, fresh);
+        if (fresh->previous) fresh->previous->n_next++;
         touch(s, fresh->previous);
         while (s->bytes > s->max_bytes) drop_oldest(s); /* at last the new one itself */
     }
@@ -131,24 +156,79 @@ void responses_store_put(responses_store *s, const char *id, const char *previou
     if (!keep) free_node(fresh);
 }
 
-/* Items of last's chain, the first response's first. */
-static void append_chain(node *last, buffer *out) {
+static void append_items(buffer *out, const char *items, size_t n) {
+    if (n && out->n) buffer_append_str(out, ",");
+    if (n) buffer_append(out, items, n);
+}
+
+/* Items of last's chain, the first response's first; with its own output or without. */
+static void append_chain(node *last, bool output, buffer *out) {
     last->next = NULL;
     node *n = last;
     for (; n->previous; n = n->previous) n->previous->next = n;
     for (; n; n = n->next) {
-        if (n->n && out->n) buffer_append_str(out, ",");
-        buffer_append(out, n->items, n->n);
+        append_items(out, n->text, n->n_input);
+        if (n != last || output) append_items(out, n->text + n->output_at, n->n_output);
     }
 }
 
-bool responses_store_get(responses_store *s, const char *id, buffer *out) {
+typedef enum what { WHAT_ALL, WHAT_INPUT, WHAT_WHOLE, WHAT_OUTPUT } what;
+
+static bool get(responses_store *s, const char *id, what w, buffer *out) {
     pthread_mutex_lock(&s->mutex);
     node *n = find(s, id);
     if (n) {
         touch(s, n);
-        append_chain(n, out);
+        switch (w) {
+        case WHAT_WHOLE: buffer_append(out, n->text + n->n_input, n->n_whole); break;
+        case WHAT_OUTPUT: append_items(out, n->text + n->output_at, n->n_output); break;
+        default: append_chain(n, w == WHAT_ALL, out);
+        }
     }
+    pthread_mutex_unlock(&s->mutex);
+    return n != NULL;
+}
+
+bool responses_store_get(responses_store *s, const char *id, buffer *out) { return get(s, id, WHAT_ALL, out); }
+bool responses_store_get_input(responses_store *s, const char *id, buffer *out) { return get(s, id, WHAT_INPUT, out); }
+bool responses_store_get_whole(responses_store *s, const char *id, buffer *out) { return get(s, id, WHAT_WHOLE, out); }
+
+/* The response whose item this is, as responses_output.c makes the ids of items: "fc_X_2" is of "resp_X". */
+static bool response_of(const char *item, char *out, size_t size) {
+    const char *begin = strchr(item, '_'), *end = strrchr(item, '_');
+    if (!begin || begin == end || (size_t)(end - begin) + sizeof "resp" > size) return false;
+    snprintf(out, size, "resp%.*s", (int)(end - begin), begin);
+    return true;
+}
+
+bool responses_store_item(responses_store *s, const char *id, json_object **out) {
+    char response[64];
+    buffer text = {0}, items = {0};
+    json_object *array = NULL;
+    *out = NULL;
+    if (!response_of(id, response, sizeof response) || !get(s, response, WHAT_OUTPUT, &items)) return true;
+    buffer_append_str(&text, "[");
+    if (items.n) buffer_append(&text, items.data, items.n);
+    buffer_append_str(&text, "]");
+    const bool read = !items.failed && !text.failed && !json_parse(text.data, text.n, "items", &array, NULL);
+    for (size_t i = 0; read && !*out && i < json_object_array_length(array); i++) {
+        json_object *item = json_object_array_get_idx(array, i), *name = NULL;
+        if (json_object_object_get_ex(item, "id", &name) && !strcmp(json_object_get_string(name), id)) *out = json_object_get(item);
+    }
+    json_object_put(array);
+    buffer_free(&text);
+    buffer_free(&items);
+    return read;
+}
+
+bool responses_store_delete(responses_store *s, const char *id) {
+    pthread_mutex_lock(&s->mutex);
+    node *n = find(s, id);
+    if (n && n->n_next) {
+        leave_bucket(s, n);
+        n->deleted = true;
+    } else if (n)
+        drop_end(s, n);
     pthread_mutex_unlock(&s->mutex);
     return n != NULL;
 }

@@ -12,28 +12,28 @@
 
 typedef struct route {
     const char *path;
-    bool prefix; /* what follows the path is the handler's */
-    http_verb verb;
-    const char *allow;
+    bool prefix;                       /* what follows the path is the handler's */
+    const char *allow;                 /* its verbs; HEAD goes with GET */
     const completion_dialect *dialect; /* or handle */
     void (*handle)(connection *c);
 } route;
 
 static const route routes[] = {
-    {"/v1/chat/completions", false, VERB_POST, "POST", &chat_dialect, NULL},
-    {"/v1/messages", false, VERB_POST, "POST", &messages_dialect, NULL},
-    {"/v1/messages/count_tokens", false, VERB_POST, "POST", &messages_count_dialect, NULL},
-    {"/v1/responses", false, VERB_POST, "POST", &responses_dialect, NULL},
-    {"/v1/completions", false, VERB_POST, "POST", &text_completion_dialect, NULL},
-    {"/tokenize", false, VERB_POST, "POST", &tokenize_dialect, NULL},
-    {"/detokenize", false, VERB_POST, "POST", &detokenize_dialect, NULL},
-    {"/apply-template", false, VERB_POST, "POST", &apply_template_dialect, NULL},
-    {"/v1/models", false, VERB_GET, "GET, HEAD", NULL, models_handle_list},
-    {"/v1/models/", true, VERB_GET, "GET, HEAD", NULL, models_handle_one},
-    {"/", false, VERB_GET, "GET, HEAD", NULL, root_handle},
-    {"/health", false, VERB_GET, "GET, HEAD", NULL, health_handle},
-    {"/props", false, VERB_GET, "GET, HEAD", NULL, props_handle},
-    {"/metrics", false, VERB_GET, "GET, HEAD", NULL, metrics_handle},
+    {"/v1/chat/completions", false, "POST", &chat_dialect, NULL},
+    {"/v1/messages", false, "POST", &messages_dialect, NULL},
+    {"/v1/messages/count_tokens", false, "POST", &messages_count_dialect, NULL},
+    {"/v1/responses", false, "POST", &responses_dialect, NULL},
+    {"/v1/responses/", true, "GET, HEAD, DELETE", NULL, responses_handle_one},
+    {"/v1/completions", false, "POST", &text_completion_dialect, NULL},
+    {"/tokenize", false, "POST", &tokenize_dialect, NULL},
+    {"/detokenize", false, "POST", &detokenize_dialect, NULL},
+    {"/apply-template", false, "POST", &apply_template_dialect, NULL},
+    {"/v1/models", false, "GET, HEAD", NULL, models_handle_list},
+    {"/v1/models/", true, "GET, HEAD", NULL, models_handle_one},
+    {"/", false, "GET, HEAD", NULL, root_handle},
+    {"/health", false, "GET, HEAD", NULL, health_handle},
+    {"/props", false, "GET, HEAD", NULL, props_handle},
+    {"/metrics", false, "GET, HEAD", NULL, metrics_handle},
 };
 
 static const route *find(const http_request *request) {
@@ -53,16 +53,26 @@ static bool is_json_type(const char *type) {
            (n > 17 && !strncasecmp(type, "application/", 12) && !strncasecmp(type + n - 5, "+json", 5));
 }
 
+/* Whether the method is one of the list "GET, HEAD". */
+static bool allows(const char *list, const char *method) {
+    const size_t n = strlen(method);
+    for (const char *at = list; *at; at += strspn(at, ", ")) {
+        const size_t word = strcspn(at, ",");
+        if (word == n && !memcmp(at, method, n)) return true;
+        at += word;
+    }
+    return false;
+}
+
 bool routes_check(const http_request *request, api_error *e, const char **allow) {
     const route *r = find(request);
     if (!r) return api_error_set(e, 404, "not_found", NULL, "there is nothing at %s %.200s", request->method, http_request_target(request));
-    const http_verb verb = request->verb == VERB_HEAD ? VERB_GET : request->verb;
-    if (verb != r->verb) {
+    if (!allows(r->allow, request->method)) {
         *allow = r->allow;
         return api_error_set(e, 405, "method_not_allowed", NULL, "%s %.200s is not possible: use %s", request->method,
                              http_request_target(request), r->allow);
     }
-    if (verb != VERB_POST) return true;
+    if (request->verb != VERB_POST) return true;
     const char *encoding = http_request_header(request, "content-encoding");
     if (encoding && strcasecmp(encoding, "identity") != 0)
         return api_error_set(e, 415, NULL, NULL, "bodies with Content-Encoding %.64s are not understood: send it plain", encoding);

@@ -18,11 +18,12 @@ size_t routes_index(const http_request *request);
 const char *routes_path(size_t index);
 
 /* The handlers that are no completions, one file each. */
-void models_handle_list(connection *c); /* GET /v1/models */
-void models_handle_one(connection *c);  /* GET /v1/models/{id} */
-void root_handle(connection *c);        /* GET / */
-void health_handle(connection *c);      /* GET /health */
-void props_handle(connection *c);       /* GET /props */
-void metrics_handle(connection *c);     /* GET /metrics */
+void models_handle_list(connection *c);   /* GET /v1/models */
+void models_handle_one(connection *c);    /* GET /v1/models/{id} */
+void responses_handle_one(connection *c); /* GET, DELETE /v1/responses/{id}; GET …/input_items */
+void root_handle(connection *c);          /* GET / */
+void health_handle(connection *c);        /* GET /health */
+void props_handle(connection *c);         /* GET /props */
+void metrics_handle(connection *c);       /* GET /metrics */
 
 #endif

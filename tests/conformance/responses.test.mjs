@@ -49,6 +49,22 @@ describe('scripted engine', () => {
     assert.deepEqual(comparable(final), comparable(whole));
   });
 
+  test('what is stored can be asked for, gone on from by name, and deleted', async () => {
+    const made = await client.responses.create(say(`Let me see.\n${call('Paris')}`, { tools: [WEATHER] }));
+    assert.deepEqual(comparable(await client.responses.retrieve(made.id)), comparable(made));
+    const items = [];
+    for await (const item of client.responses.inputItems.list(made.id, { order: 'asc', limit: 1 })) items.push(item);
+    assert.equal(items.length, 1);
+    assert.equal(items[0].role, 'user');
+    const next = await client.responses.create(say(
+      [...items, ...made.output.map(({ id }) => ({ type: 'item_reference', id })),
+        { type: 'function_call_output', call_id: made.output[1].call_id, output: 'Sunny.' }],
+      { tools: [WEATHER] }));
+    assert.match(next.output_text, /Sunny\./);
+    await client.responses.delete(made.id);
+    await assert.rejects(client.responses.retrieve(made.id), (e) => e.status === 404);
+  });
+
   test('thoughts and calls, whole and streamed', async () => {
     const request = say(`I think.</think>\n\nLet me see.\n${call('Paris')}\n${call('Rome')}`, {
       tools: [WEATHER], reasoning: { effort: 'high' }, include: ['reasoning.encrypted_content'],

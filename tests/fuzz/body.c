@@ -76,12 +76,14 @@ void body_check(conversation *c, bool good, api_error *e, void (*write_error)(co
 
 static server *open_server(void) {
     static server s;
-    static const char items[] = "{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Hi!\"}";
+    static const char input[] = "{\"role\":\"user\",\"content\":\"Hi\"}";
+    static const char whole[] = "[{\"id\":\"msg_1_0\",\"role\":\"assistant\",\"content\":\"Hi!\"}]";
+    const stored_response stored = {input, sizeof input - 1, whole, sizeof whole - 1, 1, sizeof whole - 3};
     if (s.text) return &s;
     info.vocabulary = calla_text_vocabulary(open_text());
     s.info = info;
     require(!responses_store_open(1 << 20, &s.responses, NULL), "no memory for the store");
-    responses_store_put(s.responses, "resp_1", NULL, items, sizeof items - 1);
+    responses_store_put(s.responses, "resp_1", NULL, &stored);
     s.text = open_text();
     return &s;
 }

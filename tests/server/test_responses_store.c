@@ -15,7 +15,15 @@ static responses_store *open_store(size_t max_bytes) {
 }
 
 static void put(responses_store *s, const char *id, const char *previous, const char *items) {
-    responses_store_put(s, id, previous, items, strlen(items));
+    const stored_response r = {.input = items, .n_input = strlen(items)};
+    responses_store_put(s, id, previous, &r);
+}
+
+/* The output is what stands in the response's brackets. */
+static void put_whole(responses_store *s, const char *id, const char *previous, const char *input, const char *whole) {
+    const size_t begin = (size_t)(strchr(whole, '[') - whole) + 1, end = (size_t)(strrchr(whole, ']') - whole);
+    const stored_response r = {input, strlen(input), whole, strlen(whole), begin, end - begin};
+    responses_store_put(s, id, previous, &r);
 }
 
 /* NULL: it must not be there. */
@@ -101,6 +109,61 @@ static void test_many(void **state) {
     responses_store_close(s);
 }
 
+static void test_what_a_response_was_made_from_and_what_it_is(void **state) {
+    (void)state;
+    responses_store *s = open_store(1 << 20);
+    buffer out = {0};
+    put_whole(s, "resp_a", NULL, "1", "{\"output\":[2,3]}");
+    put_whole(s, "resp_b", "resp_a", "4", "{\"output\":[]}");
+    put_whole(s, "resp_c", "resp_b", "", "{\"output\":[{\"id\":\"msg_c_0\"},{\"id\":\"fc_c_1\",\"name\":\"f\"}]}");
+    expect(s, "resp_b", "1,2,3,4");
+    expect(s, "resp_c", "1,2,3,4,{\"id\":\"msg_c_0\"},{\"id\":\"fc_c_1\",\"name\":\"f\"}");
+    assert_true(responses_store_get_input(s, "resp_c", &out));
+    assert_string_equal(out.data, "1,2,3,4");
+    buffer_clear(&out);
+    assert_true(responses_store_get_whole(s, "resp_a", &out));
+    assert_string_equal(out.data, "{\"output\":[2,3]}");
+    assert_false(responses_store_get_whole(s, "resp_x", &out));
+    buffer_free(&out);
+    static const struct {
+        const char *id, *item;
+    } items[] = {
+        {"fc_c_1", "{\"id\":\"fc_c_1\",\"name\":\"f\"}"}, {"fc_c_2", NULL}, {"msg_x_0", NULL}, {"fc", NULL}, {"_", NULL}, {"", NULL}};
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
+        json_object *item = NULL;
+        assert_true(responses_store_item(s, items[i].id, &item));
+        assert_int_equal(item != NULL, items[i].item != NULL);
+        if (item) assert_string_equal(json_object_to_json_string_ext(item, JSON_C_TO_STRING_PLAIN), items[i].item);
+        json_object_put(item);
+    }
+    responses_store_close(s);
+}
+
+/* What others have gone on from is kept for them, and is gone with the last of them. */
+static void test_deleting(void **state) {
+    (void)state;
+    responses_store *s = open_store(1 << 20);
+    put(s, "a", NULL, "1");
+    put(s, "b", "a", "2");
+    put(s, "c", "b", "3");
+    put(s, "d", "b", "4");
+    assert_true(responses_store_delete(s, "a"));
+    assert_true(responses_store_delete(s, "b"));
+    assert_false(responses_store_delete(s, "b"));
+    expect(s, "b", NULL);
+    expect(s, "c", "1,2,3");
+    put(s, "e", "b", "5"); /* nothing goes on from it any more */
+    expect(s, "e", NULL);
+    assert_true(responses_store_delete(s, "c"));
+    expect(s, "d", "1,2,4");
+    assert_true(responses_store_bytes(s) > 0);
+    assert_true(responses_store_delete(s, "d"));
+    assert_int_equal(responses_store_bytes(s), 0);
+    put(s, "a", NULL, "6");
+    expect(s, "a", "6");
+    responses_store_close(s);
+}
+
 static int fail_one(void *user, uint64_t number) {
     (void)number;
     return (*(int *)user)-- == 0;
@@ -127,6 +190,8 @@ int main(void) {
         cmocka_unit_test(test_the_least_recently_used_end_goes_first),
         cmocka_unit_test(test_what_is_larger_than_the_bound_is_not_kept),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_what_a_response_was_made_from_and_what_it_is),
+        cmocka_unit_test(test_deleting),
         cmocka_unit_test(test_without_memory_nothing_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
