@@ -7,7 +7,8 @@
 
 enum {
     CACHE_BYTES = 4 << 20, /* of each of the two generations: some 250 wide masks of the real vocabulary, or thousands of narrow ones */
-    LOCAL_BYTES = 32 << 20
+    LOCAL_BYTES = 16 << 20,
+    WARM_NODES = 5 << 20 /* of the trie: some 50 ms */
 };
 
 static void set_bit(uint32_t *mask, int32_t id) { mask[id / 32] |= UINT32_C(1) << id % 32; }
@@ -27,19 +28,40 @@ static bool make_masks(calla_form *f) {
     return true;
 }
 
-/* What the first masks in strings and free text would wait for: it is the same for all forms, so only the first one pays, and here it is
- * not the engine's thread that waits.  Where there is no memory, it is made when it is needed. */
+/* Machines that may run with nothing to return to: the root's, and those that it leaves the rest to. */
+static void mark_last(const form_program *p, uint32_t machine, bool *last) {
+    if (last[machine]) return;
+    last[machine] = true;
+    const form_machine *m = &p->machines[machine];
+    for (uint32_t s = m->first_state; s < m->first_state + m->n_states; s++)
+        for (uint32_t i = 0; i < p->states[s].n_calls; i++) {
+            const form_edge *e = &p->edges[p->states[s].calls + i];
+            if (e->next == FORM_NONE) mark_last(p, e->what, last);
+        }
+}
+
+/* What the first masks in strings and free text would wait for, some milliseconds each: here it is not the engine's thread that waits.
+ * Of machines that all forms have in common only the first form makes it; of its own, as much as WARM_NODES allow.  What is not there,
+ * for this or for want of memory, is made when it is needed. */
 static void warm(const calla_form *f) {
     const form_program *p = f->program;
+    bool *last = mem_calloc(p->n_machines, sizeof *last);
+    if (!last) return;
+    mark_last(p, p->root, last);
+    mark_last(p, p->thought, last);
+    size_t left = WARM_NODES;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const form_machine *m = &p->machines[p->states[s].machine];
         const uint32_t twin = p->states[s].twin;
-        const bool wide = m->kind == FORM_WIDE && m->common != FORM_OWN;
-        const bool counted = m->kind == FORM_COUNTED && twin != FORM_NONE && p->machines[p->states[twin].machine].common != FORM_OWN;
+        if (m->kind != FORM_WIDE && (m->kind != FORM_COUNTED || twin == FORM_NONE)) continue;
+        const form_machine *of = m->kind == FORM_WIDE ? m : &p->machines[p->states[twin].machine];
+        if (of->common == FORM_OWN && !left) continue;
         form_local *owned = NULL;
-        if (wide || counted) form_local_get(&f->maker, s, true, &owned);
+        const form_local *l = form_local_get(&f->maker, s, !last[p->states[s].machine], &owned);
+        if (l && of->common == FORM_OWN) left -= l->n_visited < left ? l->n_visited : left;
         form_local_free(owned);
     }
+    mem_free(last);
 }
 
 calla_status form_open(const calla_text *text, form_program *program, calla_form **out, calla_error *err) {

@@ -30,6 +30,7 @@ void form_locals_close(form_locals *store) {
 void form_local_free(form_local *l) {
     if (!l) return;
     mem_free(l->stay);
+    mem_free(l->few);
     mem_free(l->open.tokens);
     mem_free(l->open.at);
     mem_free(l->ended.tokens);
@@ -111,6 +112,7 @@ static void walk_trie(walk *w, uint32_t state, bool rests) {
     for (uint32_t i = 0; i < t->n_nodes && !w->failed;) {
         const form_trie_node *node = &t->nodes[i];
         place *at = &w->places[node->depth];
+        w->local->n_visited++;
         if (!next_place(p, at[-1], node->byte, at)) {
             i = node->skip;
             continue;
@@ -186,6 +188,19 @@ static bool make_rests(walk *w) {
     return ok;
 }
 
+/* Bits become a list where that is shorter. */
+static void pack_stay(form_local *l, uint32_t n_words) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_words; i++) n += (uint32_t)__builtin_popcount(l->stay[i]);
+    if (n < n_words) l->few = mem_array(n, sizeof *l->few);
+    l->bytes += (l->few ? n : n_words) * sizeof *l->stay;
+    if (!l->few) return;
+    for (uint32_t i = 0; i < n_words; i++)
+        for (uint32_t bits = l->stay[i]; bits; bits &= bits - 1) l->few[l->n_few++] = (int32_t)(i * 32 + (uint32_t)__builtin_ctz(bits));
+    mem_free(l->stay);
+    l->stay = NULL;
+}
+
 static form_local *make(const form_local_maker *m, uint32_t state, bool counted, bool rests) {
     form_local *l = mem_calloc(1, sizeof *l);
     walk w = {.m = m, .counted = counted, .local = l};
@@ -193,7 +208,7 @@ static form_local *make(const form_local_maker *m, uint32_t state, bool counted,
     w.places = mem_array(m->trie->longest + 1, sizeof *w.places);
     bool ok = l && l->stay && w.places;
     if (ok) {
-        l->bytes = sizeof *l + m->trie->n_words * sizeof *l->stay;
+        l->bytes = sizeof *l;
         walk_trie(&w, state, rests);
         ok = !w.failed;
     }
@@ -202,7 +217,10 @@ static form_local *make(const form_local_maker *m, uint32_t state, bool counted,
     mem_free(w.places);
     mem_free(w.leaving);
     mem_free(w.stays);
-    if (ok) return l;
+    if (ok) {
+        pack_stay(l, m->trie->n_words);
+        return l;
+    }
     form_local_free(l);
     return NULL;
 }

@@ -31,12 +31,16 @@ typedef struct form_by_chars {
 } form_by_chars;
 
 typedef struct form_local {
-    uint32_t *stay;            /* [n_words] tokens behind which the machine is still the same */
-    form_by_chars open, ended; /* of a counted machine: those of `stay` that passed no MIN guard, and those that did */
+    /* Tokens behind which the machine is still the same: as bits, or where they are few, as a list. */
+    uint32_t *stay; /* [n_words], or NULL */
+    int32_t *few;   /* [n_few] */
+    uint32_t n_few;
+    form_by_chars open, ended; /* of a counted machine: those of them that passed no MIN guard, and those that did */
     form_rest *rests;          /* [n_rests] */
     form_leaving *leaving;
     uint32_t n_rests, n_leaving;
     size_t bytes;
+    size_t n_visited; /* nodes of the trie that it took */
 } form_local;
 
 typedef struct form_locals {

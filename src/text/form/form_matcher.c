@@ -204,7 +204,8 @@ static void add_wide(calla_matcher *m, const form_config *c) {
         add_by_chars(m->mask, &l->open, 0, most);
         add_by_chars(m->mask, &l->ended, least, most);
     } else {
-        for (uint32_t i = 0; i < m->form->trie->n_words; i++) m->mask[i] |= l->stay[i];
+        for (uint32_t i = 0; l->stay && i < m->form->trie->n_words; i++) m->mask[i] |= l->stay[i];
+        for (uint32_t i = 0; i < l->n_few; i++) set_bit(m->mask, l->few[i]);
     }
     if (c->stack) add_leaving(m, l, c, least, most);
     form_local_free(owned);
