@@ -238,6 +238,7 @@ static void test_logprobs(void **state) {
     assert_true(a.logprobs[0] == 0.0f && a.last.n_top == 0);
 }
 
+/* A15, A16: penalties reach the sampler; what stands in the prompt is not generated. */
 static void test_penalties_and_bias(void **state) {
     (void)state;
     calla_generate_options o = greedy_options(100);

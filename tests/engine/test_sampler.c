@@ -91,6 +91,7 @@ static void test_nan_is_never_drawn(void **state) {
     assert_int_equal(counts[0] + counts[2] + counts[6], 3000);
 }
 
+/* A15. */
 static void test_penalties(void **state) {
     (void)state;
     /* repetition 2: 4 → 2, -1 → -2; once, however often an id was seen in the text */

@@ -75,6 +75,98 @@ static void test_a01_system_messages_anywhere(void **state) {
     expect_text(RESPONSES, "{" OFF "\"input\":[" TWO "]}", "Paris.");
 }
 
+/* All that a stream says, its log-probabilities aside: the letters of each delta, whatever the dialect calls it. */
+static char *streamed(const char *path, const char *json) {
+    static const char *const places[] = {"choices.0.delta.content", "choices.0.text", "delta.text", "delta"};
+    reply r;
+    buffer out = {0};
+    buffer_append_str(&out, "");
+    harness_post_to(&h, path, json, &r);
+    if (r.status != 200) fail_msg("%s %s: %d %s", path, json, r.status, r.body.data);
+    for (char *line = strtok(r.body.data, "\n"); line; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "data: {", 7) != 0) continue;
+        json_object *event = json_tokener_parse(line + 6);
+        const char *type = json_str(event, "type");
+        for (size_t i = 0; i < sizeof places / sizeof *places && !strstr(type, "reasoning"); i++)
+            if (*json_str(event, places[i])) {
+                buffer_append_str(&out, json_str(event, places[i]));
+                break;
+            }
+        json_object_put(event);
+    }
+    reply_free(&r);
+    return buffer_take(&out);
+}
+
+/* A10: nothing of a stop string is sent, wherever the tokens cut it, streamed or not, behind a thought or without one; within the thought
+ * it stops nothing. */
+static void test_a10_stop_strings(void **state) {
+    (void)state;
+#define FOX "The quick brown fox.\\nUser: more"
+    static const struct {
+        const char *stop, *text;
+    } stops[] = {{"ck br", "The qui"}, {"\\nUser:", "The quick brown fox."}, {"quick brown fox", "The "}};
+    static const struct {
+        const char *path, *name, *body;
+    } rows[] = {
+        {CHAT, "stop", OFF "\"messages\":[" USER(FOX) "]"},
+        {CHAT, "stop", "\"messages\":[" USER("User: ck br quick brown fox</think>" FOX) "]"},
+        {MESSAGES, "stop_sequences", "\"max_tokens\":90,\"messages\":[" USER(FOX) "]"},
+        {COMPLETIONS, "stop", "\"prompt\":\"<|im_start|>user\\n" FOX "<|im_end|>\\n<|im_start|>assistant\\n\""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t k = 0; k < sizeof stops / sizeof *stops; k++) {
+            char json[512];
+            snprintf(json, sizeof json, "{%s,\"%s\":[\"%s\"]}", rows[i].body, rows[i].name, stops[k].stop);
+            json_object *tree = post(rows[i].path, json, 200);
+            assert_string_equal(text_of(tree), stops[k].text);
+            assert_string_equal(json_str(tree, *json_str(tree, "stop_reason") ? "stop_reason" : "choices.0.finish_reason"),
+                                *json_str(tree, "stop_reason") ? "stop_sequence" : "stop");
+            json_object_put(tree);
+            snprintf(json, sizeof json, "{%s,\"%s\":[\"%s\"],\"stream\":true}", rows[i].body, rows[i].name, stops[k].stop);
+            char *text = streamed(rows[i].path, json);
+            assert_string_equal(text, stops[k].text);
+            mem_free(text);
+        }
+}
+
+/* A03, A05, A06: slips of the model reach the client as calls or as text, and never as an error; streamed ones show no tags. */
+static void test_a06_slips_are_answers(void **state) {
+    (void)state;
+#define FUNCTION "<function=f>\\n<parameter=a>\\n1\\n</parameter>\\n"
+#define CALLED "f({\"a\":\"1\"});"
+    static const struct {
+        const char *say, *calls, *content;
+    } rows[] = {
+        {"I look.\\n<tool_call>\\n" FUNCTION "</function>\\n</tool_call>", CALLED, ""}, /* the thought is open */
+        {"</think><tool_call>\\n" FUNCTION "</parameter>\\n</function>\\n</tool_call>", CALLED, ""},
+        {"</think>" FUNCTION "</function>", CALLED, ""},
+        {"</think><invoke>\\n" FUNCTION "</function>\\n</invoke>", CALLED, "<invoke></invoke>"},
+        {"</think><tool_call>\\n<function=f>\\n</function>\\n</tool_call>", "f({});", ""}, /* without what is required */
+        {"</think><function=unknown>\\n</function>", "", "<function=unknown>\n</function>"},
+        {"</think><tool_call>\\n{}\\n</tool_call>", "", "<tool_call>\n{}\n</tool_call>"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char json[1024];
+        reply r;
+        stream_sum s;
+        snprintf(json, sizeof json,
+                 "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"tools\":[{\"type\":\"function\",\"function\":{"
+                 "\"name\":"
+                 "\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"]}}}]}",
+                 rows[i].say);
+        harness_post(&h, json, &r);
+        assert_int_equal(r.status, 200);
+        stream_read(&r, 0, &s);
+        assert_string_equal(s.calls.data, rows[i].calls);
+        assert_string_equal(s.content.data, rows[i].content);
+        assert_string_equal(s.finish, *rows[i].calls ? "tool_calls" : "stop");
+        if (!i) assert_string_equal(s.reasoning.data, "I look.");
+        stream_free(&s);
+        reply_free(&r);
+    }
+}
+
 /* A12: half a surrogate pair, which editors cut and agents resend for ever: U+FFFD, and never a refusal. */
 static void test_a12_half_a_surrogate_pair(void **state) {
     (void)state;
@@ -292,6 +384,8 @@ static void test_a39_web_pages(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a01_system_messages_anywhere),
+        cmocka_unit_test(test_a06_slips_are_answers),
+        cmocka_unit_test(test_a10_stop_strings),
         cmocka_unit_test(test_a12_half_a_surrogate_pair),
         cmocka_unit_test(test_a13_usage_on_request),
         cmocka_unit_test(test_a14_logprobs_of_a_stream),

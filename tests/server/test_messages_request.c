@@ -163,6 +163,7 @@ static void test_thoughts_come_back_with_and_without_signature(void **state) {
 
 /* ---------------------------------------------------------- the billing line --------------------------------------------- */
 
+/* A02. */
 static void test_the_billing_line_is_no_part_of_the_prompt(void **state) {
     (void)state;
 #define BILLED(hex)                                                                                                                        \

@@ -337,6 +337,7 @@ static void test_a_single_call_ends_the_answer(void **state) {
 }
 
 /* A33. */
+/* A33. */
 static void test_tools_of_other_kinds_are_left_out(void **state) {
     (void)state;
     reply r;

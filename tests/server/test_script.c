@@ -75,7 +75,7 @@ static void test_lines_of_a_file(void **state) {
     harness_close(&h);
 }
 
-/* One token for each byte of what a text holds: every character is split. */
+/* A11: one token for each byte of what a text holds: every character is split. */
 static void test_characters_split_over_tokens(void **state) {
     (void)state;
     static const char text[] = "\xF0\x9F\xA6\x80 \xE6\xBC\xA2\xE5\xAD\x97 e\xCC\x81 \xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x9A\x80!";
@@ -130,7 +130,7 @@ static char *prompt_of(harness *h, const char *messages) {
     return out;
 }
 
-/* Each round is a structured call, and its prompt begins with the one before and what the model said to it, byte for byte. */
+/* A42: each round is a structured call, and its prompt begins with the one before and what the model said to it, byte for byte. */
 static void test_seventy_rounds(void **state) {
     (void)state;
     harness h;
@@ -182,7 +182,7 @@ static void test_seventy_rounds(void **state) {
     harness_close(&h);
 }
 
-/* Arguments that can only be sent whole: the client is told meanwhile that there is life.  A30 (chat). */
+/* A30: arguments that can only be sent whole: the client is told meanwhile that there is life.  A30 (chat). */
 static void test_withheld_arguments(void **state) {
     (void)state;
     harness h;

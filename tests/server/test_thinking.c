@@ -55,6 +55,7 @@ static void expect(const char *say, const char *more, const char *reasoning, con
     reply_free(&r);
 }
 
+/* A31. */
 static void test_off_in_every_spelling(void **state) {
     (void)state;
     static const char *const rows[] = {"\"enable_thinking\":false",           "\"chat_template_kwargs\":{\"enable_thinking\":false}",
@@ -76,7 +77,7 @@ static void test_a_budget_closes_the_thought(void **state) {
     json_object_put(tree);
 }
 
-/* Whatever the model does, a part of the tokens is the answer's. */
+/* A35: whatever the model does, a part of the tokens is the answer's. */
 static void test_a_runaway_thought_leaves_an_answer(void **state) {
     (void)state;
     json_object *tree = ask("@endless again ", "\"max_tokens\":40");
@@ -91,11 +92,31 @@ static void test_a_runaway_thought_leaves_an_answer(void **state) {
     json_object_put(tree);
 }
 
+/* A35: where the limit is too low for a thought and an answer the thought is shown, and that it was cut; from there on the answer has its
+ * part. */
+static void test_the_lowest_limits(void **state) {
+    (void)state;
+    bool answered = false;
+    for (int most = 1; most <= 40; most++) {
+        char more[32];
+        snprintf(more, sizeof more, "\"max_tokens\":%d", most);
+        json_object *tree = ask("@endless again ", more);
+        assert_true(*json_str(tree, "choices.0.message.reasoning_content") != 0);
+        assert_string_equal(json_str(tree, "choices.0.finish_reason"), "length");
+        assert_int_equal(json_int(tree, "usage.completion_tokens"), most);
+        const bool has_content = *json_str(tree, "choices.0.message.content") != 0;
+        if (answered && !has_content) fail_msg("max_tokens %d leaves nothing, and fewer did", most);
+        answered |= has_content;
+        json_object_put(tree);
+    }
+    assert_true(answered);
+}
+
 #define TOOLS                                                                                                                              \
     "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{"  \
     "\"type\":\"string\"}}}}}]"
 
-/* A call that was begun within the thought goes on over the end of the budget. */
+/* A34: a call that was begun within the thought goes on over the end of the budget. */
 static void test_a_call_within_a_thought_is_not_cut(void **state) {
     (void)state;
     json_object *tree =
@@ -134,6 +155,7 @@ int main(void) {
         cmocka_unit_test(test_off_in_every_spelling),
         cmocka_unit_test(test_a_budget_closes_the_thought),
         cmocka_unit_test(test_a_runaway_thought_leaves_an_answer),
+        cmocka_unit_test(test_the_lowest_limits),
         cmocka_unit_test(test_a_call_within_a_thought_is_not_cut),
         cmocka_unit_test(test_a_cut_thought_is_continued),
     };

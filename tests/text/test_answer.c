@@ -234,6 +234,7 @@ static void tool_calls_are_delivered_whole(void **state) {
     expect("ok " PARIS_CALL, false, false, "C:ok " PARIS_CALL); /* no tools: text */
 }
 
+/* A03: a call ends a thought that was never closed. */
 static void a_call_may_open_within_reasoning(void **state) {
     (void)state;
     expect("I must look.\n" PARIS_CALL "<|im_end|>", true, true, "R:I must look.|" PARIS_OUT);
@@ -247,6 +248,7 @@ static void a_call_may_open_within_reasoning(void **state) {
            "R:The tool\n<function=get_weather> is good.|C:Hello.");
 }
 
+/* A05, A06: closers too many or too few, wrappers of another name or none; a parameter that is missing is the caller's to ask for. */
 static void slightly_wrong_calls_are_understood(void **state) {
     (void)state;
     expect("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</parameter>\n</function>\n</tool_call>", false,
@@ -330,6 +332,34 @@ static void arguments_come_as_they_are_made(void **state) {
     buffer_free(&t.b);
 }
 
+/* A04: two calls cut in two at each byte give the same as whole: no letter of a tag becomes content. */
+static void calls_cut_anywhere_are_the_same(void **state) {
+    (void)state;
+    static const char script[] =
+        "Now:\n<tool_call>\n<function=write_file>\n<parameter=path>\na.c\n</parameter>\n<parameter=content>\nint x;\n\n"
+        "/* \xC3\xA9 */\n</parameter>\n</function>\n</tool_call>\n" PARIS_CALL;
+    for (int spelled = 0; spelled < 2; spelled++) /* the tags as tokens, and in letters */
+        for (size_t at = 0; at <= sizeof script - 1; at++) {
+            calla_ids ids = {0};
+            const char *parts[] = {script, script + at};
+            const size_t sizes[] = {at, sizeof script - 1 - at};
+            for (int i = 0; i < 2; i++) {
+                calla_ids part = {0};
+                if (spelled)
+                    add_text(&part, parts[i], sizes[i], CUT_RANDOM);
+                else
+                    part = cut_script(parts[i], sizes[i], CUT_AS_TOKENIZED);
+                for (size_t k = 0; k < part.n; k++) add_id(&ids, part.ids[k]);
+                free(part.ids);
+            }
+            const calla_answer_options options = {.tools_json = tools};
+            char *got = run(&ids, options, false, NULL);
+            assert_string_equal(got, "C:Now:|T:write_file {\"path\":\"a.c\",\"content\":\"int x;\\n\\n/* \xC3\xA9 */\"}|" PARIS_OUT);
+            mem_free(got);
+            free(ids.ids);
+        }
+}
+
 /* Tags within a value are part of it unless what follows fits. */
 static void values_may_hold_tags(void **state) {
     (void)state;
@@ -342,6 +372,7 @@ static void values_may_hold_tags(void **state) {
            true, "T:write_file {\"content\":\"<think>\\n</think>\"}");
 }
 
+/* A06: what the model wrote is an answer, whatever it looks like. */
 static void what_is_no_call_is_content(void **state) {
     (void)state;
     expect("<tool_call>\n{\"name\": \"get_weather\"}\n</tool_call>\nBye.", false, true,
@@ -355,6 +386,7 @@ static void what_is_no_call_is_content(void **state) {
     expect("a <tool_call", false, true, "C:a <tool_call");
 }
 
+/* A07. */
 static void arguments_have_the_types_of_the_schema(void **state) {
     (void)state;
     static const struct {
@@ -411,6 +443,7 @@ static void expect_stop(const char *script, bool thinking, const char *stop, con
     expect_n(script, strlen(script), options, expected, stops);
 }
 
+/* A10. */
 static void stop_strings_cut_exactly(void **state) {
     (void)state;
     expect_stop("The quick brown fox", false, "ick bro", NULL, "C:The qu", true);
@@ -602,6 +635,7 @@ int main(void) {
         cmocka_unit_test(begun_calls_are_repaired),
         cmocka_unit_test(a_cut_call_stays_open),
         cmocka_unit_test(arguments_come_as_they_are_made),
+        cmocka_unit_test(calls_cut_anywhere_are_the_same),
         cmocka_unit_test(values_may_hold_tags),
         cmocka_unit_test(what_is_no_call_is_content),
         cmocka_unit_test(arguments_have_the_types_of_the_schema),
