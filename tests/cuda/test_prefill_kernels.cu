@@ -229,6 +229,7 @@ static const cuda_device &step_device(uint32_t parts) {
         CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
         d.multiprocessors = (uint32_t)p.multiProcessorCount, d.shared_bytes = (uint32_t)shared - 16384;
         CUDA(linear_prepare(&d));
+        CUDA(attention_prepare());
     }
     d.parts = parts;
     return d;
@@ -237,6 +238,11 @@ static const cuda_device &step_device(uint32_t parts) {
 /* What the source makes of value k of a row, in double. */
 static double step_value(const step_input &in, const float *x, const float *gain, const float *gate, uint32_t k, uint32_t cols) {
     if (in.source == STEP_PLAIN) return x[k];
+    if (in.source == STEP_HEADS) {
+        double squares = 0; /* given, not those of x */
+        for (uint32_t i = 0; i < GDN_PARTS; i++) squares += gain[k / 128 * GDN_PARTS + i];
+        return x[k] / sqrt(squares / 128 + (double)in.eps);
+    }
     if (in.source == STEP_GATED) return x[k] / (1 + exp(-(double)gate[k / 256 * 512 + 256 + k % 256]));
     const uint32_t n = in.source == STEP_NORM ? cols : 128, first = in.source == STEP_NORM ? 0 : k / 128 * 128;
     double squares = 0;
@@ -251,18 +257,21 @@ static const double STEP_LIMIT = 1.5e-4;
 
 /* Some values are much larger than the others: what is cut into groups must not lose the small ones of the next group. */
 static void check_step(step_source source, uint32_t parts, uint32_t rows, uint32_t outputs, uint32_t cols, bool add, double limit) {
-    static const char *const names[] = {"plain", "norm", "gated norm", "gated"};
+    static const char *const names[] = {"plain", "norm", "gated norm", "gated", "heads"};
     const uint32_t gate_stride = 2 * cols;
     host_mat w = make_mat(1, outputs, cols, 4, 1);
     vector<float> x((size_t)rows * cols), gain(cols), gate((size_t)rows * gate_stride), before((size_t)rows * outputs);
     for (auto &v : x) v = random_float() * (random_bits() % 50 ? 1.0f : 20.0f);
+    vector<float> squares((size_t)rows * (cols / 128) * GDN_PARTS);
     for (auto &v : gain) v = random_float();
+    for (auto &v : squares) v = 100 + 50 * random_float();
     for (auto &v : gate) v = random_float() * 3;
     for (auto &v : before) v = random_float();
-    device_array<float> dx(x), dgain(gain), dgate(gate), out(before);
+    device_array<float> dx(x), dgain(gain), dgate(gate), dsquares(squares), out(before);
     step_linear a = {};
     a.w = w.m, a.out = out.data, a.out_stride = outputs, a.rows = rows, a.add = add;
     a.in.source = source, a.in.x = dx.data, a.in.x_stride = cols, a.in.gain = dgain.data, a.in.gate = dgate.data;
+    a.in.squares = dsquares.data;
     a.in.gate_stride = gate_stride, a.in.eps = 1e-6f;
     if (!add) out.poison();
     step_run_linear(&step_device(parts), &a, false, 0);
@@ -271,7 +280,8 @@ static void check_step(step_source source, uint32_t parts, uint32_t rows, uint32
     for (uint32_t r = 0; r < rows; r++) {
         vector<double> v(cols);
         for (uint32_t k = 0; k < cols; k++)
-            v[k] = step_value(a.in, &x[(size_t)r * cols], gain.data(), &gate[(size_t)r * gate_stride], k, cols);
+            v[k] = step_value(a.in, &x[(size_t)r * cols], source == STEP_HEADS ? &squares[(size_t)r * (cols / 32)] : gain.data(),
+                              &gate[(size_t)r * gate_stride], k, cols);
         for (uint32_t o = 0; o < outputs; o++) {
             double sum = add ? before[(size_t)r * outputs + o] : 0;
             for (uint32_t k = 0; k < cols; k++) sum += w.value[(size_t)o * cols + k] * v[k];
@@ -291,11 +301,106 @@ static void check_steps(bool small) {
         if (small && s[0] > 200) continue;
         for (step_source source : {STEP_PLAIN, STEP_NORM}) check_step(source, 2, 1, s[0], s[1], source == STEP_PLAIN, STEP_LIMIT);
         if (s[1] % 128 == 0) check_step(STEP_GATED_NORM, 2, 1, s[0], s[1], true, STEP_LIMIT);
+        if (s[1] % 128 == 0) check_step(STEP_HEADS, 2, 1, s[0], s[1], true, STEP_LIMIT);
         if (s[1] % 256 == 0) check_step(STEP_GATED, 2, 1, s[0], s[1], true, STEP_LIMIT);
     }
     for (uint32_t cols : {32, 96, 160, 2016}) check_step(STEP_PLAIN, 2, 1, 50, cols, false, STEP_LIMIT);
-    check_step(STEP_NORM, 2, 3, 100, 320, false, 2e-5);
+    for (uint32_t rows = 2; rows <= STEP_ROWS; rows++) {
+        check_step(STEP_PLAIN, 2, rows, 33, 96, true, STEP_LIMIT);
+        check_step(STEP_NORM, 2, rows, 100, 320, false, STEP_LIMIT);
+        if (small) continue;
+        check_step(STEP_HEADS, 2, rows, 2050, 4096, true, STEP_LIMIT);
+        check_step(STEP_NORM, 2, rows, 4333, 2048, false, STEP_LIMIT);
+    }
+    check_step(STEP_NORM, 2, 9, 100, 320, false, 2e-5);
     check_step(STEP_NORM, 3, 2, 100, 320, false, 2e-6);
+    check_step(STEP_HEADS, 2, 1, 100, 384, false, STEP_LIMIT);
+}
+
+/* ---- router and experts of single rows ---- */
+
+static double row_dot(const host_mat &w, uint32_t which, uint32_t o, const double *x) {
+    const double *row = &w.value[((size_t)which * w.m.rows + o) * w.m.cols];
+    double sum = 0;
+    for (uint32_t k = 0; k < w.m.cols; k++) sum += row[k] * x[k];
+    return sum;
+}
+
+static void check_moe(uint32_t rows, uint32_t hidden, uint32_t experts, uint32_t top_k, uint32_t width, uint32_t shared_width) {
+    const host_mat router = make_mat(1, experts, hidden, 8, 1), shared_router = make_mat(1, 1, hidden, 8, 1),
+                   shared_gate = make_mat(1, shared_width, hidden, 4, 1), shared_up = make_mat(1, shared_width, hidden, 4, 1),
+                   shared_down = make_mat(1, hidden, shared_width, 4, 1), gate = make_mat(experts, width, hidden, 4, 1),
+                   up = make_mat(experts, width, hidden, 4, 1), down = make_mat(experts, hidden, width, 4, 1);
+    vector<float> x((size_t)rows * hidden), gain(hidden);
+    for (auto &v : x) v = random_float() * (random_bits() % 50 ? 1.0f : 20.0f);
+    for (auto &v : gain) v = 1 + random_float();
+    device_array<float> residual(x), dgain(gain), logits((size_t)rows * experts), shared((size_t)rows * shared_width), shared_weight(rows),
+        places((size_t)rows * top_k * width);
+    logits.poison(), shared.poison(), shared_weight.poison(), places.poison();
+    step_moe a = {};
+    a.router = router.m, a.shared_router = shared_router.m, a.shared_gate = shared_gate.m, a.shared_up = shared_up.m;
+    a.shared_down = shared_down.m, a.gate = gate.m, a.up = up.m, a.down = down.m;
+    a.in.source = STEP_NORM, a.in.x = residual.data, a.in.x_stride = hidden, a.in.gain = dgain.data, a.in.eps = 1e-6f;
+    a.logits = logits.data, a.shared = shared.data, a.shared_weight = shared_weight.data, a.places = places.data;
+    a.residual = residual.data, a.top_k = top_k, a.rows = rows;
+    char name[128];
+    const int n = snprintf(name, sizeof name, "moe rows %u hidden %u, %u of %u experts of %u, shared %u: ", rows, hidden, top_k, experts,
+                           width, shared_width);
+    snprintf(name + n, sizeof name - n, "taken");
+    judge(name, step_takes_moe(&step_device(2), &a), 0);
+    step_run_moe_route(&a, false, 0);
+    step_run_moe_in(&a, false, 0);
+    step_run_moe_out(&a, false, 0);
+    finish();
+    const vector<float> got_logits = logits.get();
+    vector<double> want_logits, want_shared, want_places, want;
+    for (uint32_t r = 0; r < rows; r++) {
+        vector<double> v(hidden), h(shared_width), mid(width), sum(hidden);
+        double squares = 0;
+        for (uint32_t k = 0; k < hidden; k++) squares += (double)x[(size_t)r * hidden + k] * x[(size_t)r * hidden + k];
+        for (uint32_t k = 0; k < hidden; k++) v[k] = x[(size_t)r * hidden + k] / sqrt(squares / hidden + 1e-6) * gain[k];
+        for (uint32_t e = 0; e < experts; e++) want_logits.push_back(row_dot(router, 0, e, v.data()));
+        for (uint32_t i = 0; i < shared_width; i++) {
+            h[i] = silu(row_dot(shared_gate, 0, i, v.data())) * row_dot(shared_up, 0, i, v.data());
+            want_shared.push_back(h[i]);
+        }
+        const double scale = 1 / (1 + exp(-row_dot(shared_router, 0, 0, v.data())));
+        for (uint32_t k = 0; k < hidden; k++) sum[k] = x[(size_t)r * hidden + k] + scale * row_dot(shared_down, 0, k, h.data());
+        /* the choice by the logits that the device has: a near tie is no error */
+        vector<std::pair<float, uint32_t>> order;
+        for (uint32_t e = 0; e < experts; e++) order.push_back({-got_logits[(size_t)r * experts + e], e});
+        std::sort(order.begin(), order.end());
+        double all = 0;
+        for (uint32_t i = 0; i < top_k; i++) all += exp((double)order[0].first - order[i].first);
+        for (uint32_t i = 0; i < top_k; i++) {
+            const uint32_t e = order[i].second;
+            for (uint32_t j = 0; j < width; j++) {
+                mid[j] = silu(row_dot(gate, e, j, v.data())) * row_dot(up, e, j, v.data());
+                want_places.push_back(mid[j]);
+            }
+            const double weight = exp((double)order[0].first - order[i].first) / all;
+            for (uint32_t k = 0; k < hidden; k++) sum[k] += weight * row_dot(down, e, k, mid.data());
+        }
+        want.insert(want.end(), sum.begin(), sum.end());
+    }
+    snprintf(name + n, sizeof name - n, "logits");
+    judge_close(name, want_logits, got_logits, STEP_LIMIT);
+    snprintf(name + n, sizeof name - n, "shared");
+    judge_close(name, want_shared, shared.get(), 2 * STEP_LIMIT);
+    snprintf(name + n, sizeof name - n, "experts");
+    judge_close(name, want_places, places.get(), 2 * STEP_LIMIT);
+    snprintf(name + n, sizeof name - n, "residual");
+    judge_close(name, want, residual.get(), STEP_LIMIT);
+}
+
+static void check_moes(bool small) {
+    check_moe(1, 192, 20, 3, 96, 64);
+    check_moe(3, 320, 7, 2, 32, 160);
+    if (small) return;
+    check_moe(1, 2048, 256, 8, 512, 512);
+    check_moe(8, 256, 256, 8, 64, 128);
+    check_moe(2, 4096, 33, 16, 1056, 128);
+    check_moe(1, 2080, 1, 1, 544, 512);
 }
 
 /* ---- experts ---- */
@@ -527,6 +632,7 @@ static void check_gdn(uint32_t keys, uint32_t values, uint32_t rows, bool contin
 
 static void run_checks(bool small) {
     check_steps(small);
+    check_moes(small);
     static const uint32_t formats[][2] = {{4, 1}, {4, 2}, {8, 1}, {8, 2}, {16, 1}};
     for (auto &f : formats) {
         check_gemm(STORE, f[0], f[1], 33, 200, f[1] == 2 ? 96 : 192);

@@ -69,9 +69,18 @@ __device__ __forceinline__ uint32_t split_keys(uint32_t keys, uint32_t most) {
     return per < LEAST_SPLIT ? LEAST_SPLIT : (per + 31) / 32 * 32;
 }
 
+/* The gates of a row's heads from `head` on; NULL: the output is not gated here. */
+__device__ __forceinline__ const float *gates_of(const step_attention &a, uint32_t row, uint32_t head) {
+    return a.gated ? a.in + (size_t)row * a.in_stride + (size_t)head * 2 * HEAD_DIM + HEAD_DIM : nullptr;
+}
+
+__device__ __forceinline__ float gate_of(const float *gates, uint32_t head, uint32_t value) {
+    return gates ? sigmoid(gates[(size_t)head * 2 * HEAD_DIM + value]) : 1.0f;
+}
+
 /* The last block of a row and K/V head: all splits' sums into out; a warp weighs the splits of a head, then a thread has one of the 256
  * values of all heads, whose loads do not wait for each other. */
-__device__ inline void add_splits(const float *partial, uint32_t splits, uint32_t group, float *out) {
+__device__ inline void add_splits(const float *partial, uint32_t splits, uint32_t group, const float *gates, float *out) {
     __shared__ float weight[MAX_GROUP][STEP_MAX_SPLITS];
     const uint32_t lane = threadIdx.x % WARP, head = threadIdx.x / WARP;
     if (head < group) {
@@ -90,6 +99,7 @@ __device__ inline void add_splits(const float *partial, uint32_t splits, uint32_
     }
     __syncthreads();
     float value[MAX_GROUP] = {};
+#pragma unroll 4
     for (uint32_t s = 0; s < splits; s++) {
 #pragma unroll
         for (uint32_t j = 0; j < MAX_GROUP; j++)
@@ -97,7 +107,7 @@ __device__ inline void add_splits(const float *partial, uint32_t splits, uint32_
     }
 #pragma unroll
     for (uint32_t j = 0; j < MAX_GROUP; j++)
-        if (j < group) out[(size_t)j * HEAD_DIM + threadIdx.x] = value[j];
+        if (j < group) out[(size_t)j * HEAD_DIM + threadIdx.x] = value[j] * gate_of(gates, j, threadIdx.x);
 }
 
 void run_attention_bf16(const step_attention *a, bool early, cudaStream_t stream); /* attention_bf16.cu */

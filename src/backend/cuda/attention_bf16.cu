@@ -23,6 +23,7 @@ struct alignas(16) share {
     };
     uint4 a[STEPS][WARP]; /* queries as A fragments */
     float max[WARPS][MAX_GROUP], sum[WARPS][MAX_GROUP];
+    float most[MAX_GROUP], total[MAX_GROUP]; /* over the warps */
 };
 
 /* Values d … d + 3 of a head, as pairs: bf16 and the rest. */
@@ -55,7 +56,7 @@ __device__ __forceinline__ void prepare_queries(const step_attention &a, uint32_
 /* Scores of 8 keys, of which this lane reads key g at `key`: of head g and keys 2t, 2t + 1. */
 __device__ __forceinline__ float2 score_keys(const uint16_t *key, const share &h) {
     const uint32_t lane = threadIdx.x % WARP;
-    float d[4] = {};
+    float d[4] = {}, e[4] = {}; /* two sums, so that one does not wait for the other */
     uint4 k[STEPS / 2];
 #pragma unroll
     for (uint32_t b = 0; b < STEPS / 2; b++) k[b] = *reinterpret_cast<const uint4 *>(key + b * 32 + lane % 4 * 8);
@@ -63,9 +64,9 @@ __device__ __forceinline__ float2 score_keys(const uint16_t *key, const share &h
     for (uint32_t b = 0; b < STEPS / 2; b++) {
         const uint4 q0 = h.a[2 * b][lane], q1 = h.a[2 * b + 1][lane];
         mma_bf16(d, q0.x, q0.y, q0.z, q0.w, k[b].x, k[b].y);
-        mma_bf16(d, q1.x, q1.y, q1.z, q1.w, k[b].z, k[b].w);
+        mma_bf16(e, q1.x, q1.y, q1.z, q1.w, k[b].z, k[b].w);
     }
-    return make_float2(d[0] + d[2], d[1] + d[3]);
+    return make_float2(d[0] + d[2] + (e[0] + e[2]), d[1] + d[3] + (e[1] + e[3]));
 }
 
 /* out += weights · values of 16 keys; lower, upper: of keys 2t, 2t + 1 and 2t + 8, 2t + 9. */
@@ -94,6 +95,20 @@ __device__ __forceinline__ void add_values(const uint16_t *const (&value)[4], ui
 struct warp_sums { /* of head g; sum: of this lane's keys */
     float max, sum, out[32][2];
 };
+
+/* Keys and values of a tile into L2 before the wait, since earlier steps wrote them.  (Two tiles ahead in the loop it cost a third.) */
+__device__ __forceinline__ void prefetch_tile(const step_attention &a, const uint32_t *pages, uint32_t head, uint32_t key0, uint32_t end) {
+    if (key0 >= end) return;
+    const uint32_t lane = threadIdx.x % WARP;
+    const uint16_t *page = static_cast<const uint16_t *>(a.kv.layer) + pages[key0 / KV_PAGE_TOKENS] * page_elements(a.kv);
+    const uint16_t *keys = page + ((size_t)head * KV_PAGE_TOKENS + key0 % KV_PAGE_TOKENS) * D,
+                   *values = keys + (size_t)a.kv.kv_heads * KV_PAGE_TOKENS * D;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) { /* 64 lines of 128 bytes each */
+        prefetch_l2(keys + (lane + i * WARP) * 64);
+        prefetch_l2(values + (lane + i * WARP) * 64);
+    }
+}
 
 /* A tile of 16 keys from position key0 on; keys from `end` on do not count. */
 __device__ __forceinline__ void attend_tile(const step_attention &a, const uint32_t *pages, uint32_t head, uint32_t key0, uint32_t end,
@@ -140,6 +155,11 @@ __device__ __forceinline__ void meet(warp_sums &w, share &h) {
     float most = -INFINITY;
     for (uint32_t i = 0; i < WARPS; i++) most = fmaxf(most, h.max[i][g]);
     const float weight = exp2f(w.max - most);
+    if (warp == 0 && t == 0) {
+        float total = 0;
+        for (uint32_t i = 0; i < WARPS; i++) total += h.sum[i][g] * exp2f(h.max[i][g] - most);
+        h.most[g] = most, h.total[g] = total;
+    }
 #pragma unroll
     for (uint32_t i = 0; i < 32; i++)
 #pragma unroll
@@ -159,6 +179,10 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bf16_kernel(const __grid
     const uint32_t *pages = a.batch.page_table + seg.first_page, position = a.batch.positions[row], n = position + 1;
     const uint32_t per = split_keys(n, gridDim.x), splits = (n + per - 1) / per, first = blockIdx.x * per, last = min(first + per, n);
     if (first >= n) return;
+    const uint32_t mine = first + warp * TILE;
+    constexpr uint32_t STRIDE = WARPS * TILE;
+    prefetch_tile(a, pages, head, mine, last);
+    prefetch_tile(a, pages, head, mine + STRIDE, last);
     wait_inputs();
     if (a.single && last == n && warp < 2) write_key_or_value(a, row, pages[position / KV_PAGE_TOKENS], position, head, warp);
     prepare_queries(a, row, head, group, h);
@@ -166,27 +190,27 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bf16_kernel(const __grid
     w.max = -INFINITY, w.sum = 0;
 #pragma unroll
     for (uint32_t i = 0; i < 32; i++) w.out[i][0] = w.out[i][1] = 0;
-    for (uint32_t key0 = first + warp * TILE; key0 < last; key0 += WARPS * TILE) attend_tile(a, pages, head, key0, last, h, w);
+    for (uint32_t key0 = mine; key0 < last; key0 += STRIDE) attend_tile(a, pages, head, key0, last, h, w);
     meet(w, h);
     const uint32_t d = threadIdx.x;
+    const float *gates = gates_of(a, row, head * group);
     float *out = a.out + (size_t)row * a.out_stride + (size_t)head * group * D;
     float *all = a.partial + (size_t)(row * a.kv.kv_heads + head) * gridDim.x * group * PARTIAL,
           *own = all + (size_t)blockIdx.x * group * PARTIAL;
+#pragma unroll 2
     for (uint32_t j = 0; j < group; j++) {
-        float most = -INFINITY, sum = 0, value = 0;
-        for (uint32_t i = 0; i < WARPS; i++) most = fmaxf(most, h.max[i][j]);
-        for (uint32_t i = 0; i < WARPS; i++) {
-            sum += h.sum[i][j] * exp2f(h.max[i][j] - most);
-            value += h.out[i][j][d];
-        }
+        const float most = h.most[j], sum = h.total[j];
+        float value = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < WARPS; i++) value += h.out[i][j][d];
         if (splits == 1) {
-            out[(size_t)j * D + d] = value / sum;
+            out[(size_t)j * D + d] = value / sum * gate_of(gates, j, d);
             continue;
         }
         own[j * PARTIAL + d] = value;
         if (d == 0) own[j * PARTIAL + D] = most * LN2, own[j * PARTIAL + D + 1] = sum;
     }
-    if (splits > 1 && is_last_block(a.counters + row * a.kv.kv_heads + head, splits)) add_splits(all, splits, group, out);
+    if (splits > 1 && is_last_block(a.counters + row * a.kv.kv_heads + head, splits)) add_splits(all, splits, group, gates, out);
 }
 
 } // namespace

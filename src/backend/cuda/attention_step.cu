@@ -132,11 +132,12 @@ __global__ void __launch_bounds__(THREADS) attention_step_kernel(const __grid_co
                 if (j < group) acc[j] += h.p[j][i] * v;
         }
     }
+    const float *gates = gates_of(a, row, head * group);
     float *out = a.out + (size_t)row * a.out_stride + (size_t)head * group * D;
     if (splits == 1) {
 #pragma unroll
         for (uint32_t j = 0; j < MAX_GROUP; j++)
-            if (j < group) out[(size_t)j * D + threadIdx.x] = acc[j] / h.sum[j];
+            if (j < group) out[(size_t)j * D + threadIdx.x] = acc[j] / h.sum[j] * gate_of(gates, j, threadIdx.x);
         return;
     }
     float *all = a.partial + (size_t)(row * a.kv.kv_heads + head) * gridDim.x * group * PARTIAL,
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(THREADS) attention_step_kernel(const __grid_co
         own[threadIdx.x * PARTIAL + D] = h.max[threadIdx.x];
         own[threadIdx.x * PARTIAL + D + 1] = h.sum[threadIdx.x];
     }
-    if (is_last_block(a.counters + row * a.kv.kv_heads + head, splits)) add_splits(all, splits, group, out);
+    if (is_last_block(a.counters + row * a.kv.kv_heads + head, splits)) add_splits(all, splits, group, gates, out);
 }
 
 } // namespace calla

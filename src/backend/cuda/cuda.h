@@ -38,6 +38,7 @@ typedef struct cuda_scratch { /* views into BUF_SCRATCH */
     float *rotary;            /* [rows][64] */
     float *router_logits;     /* [rows][experts] */
     float *partial;           /* of split attention */
+    float *squares;           /* [rows][value heads][GDN_PARTS]: of the delta net's output */
     uint64_t *best;           /* [wanted][STEP_HEAD_BLOCKS] */
     int32_t *picked;          /* [samples] */
     uint32_t *counters;       /* zero between kernels: route [rows], attention [rows][kv heads], head [1] */

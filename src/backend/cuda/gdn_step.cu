@@ -8,7 +8,8 @@
 
 namespace calla {
 
-constexpr uint32_t D = GDN_HEAD_DIM, COLUMNS = 32, PARTS = D / COLUMNS, THREADS = D, KEY_LANES = 16, HELD = D / KEY_LANES;
+static_assert(GDN_HEAD_DIM / GDN_PARTS == WARP, "a warp has the columns of a part");
+constexpr uint32_t D = GDN_HEAD_DIM, PARTS = GDN_PARTS, COLUMNS = D / PARTS, THREADS = D, KEY_LANES = 16, HELD = D / KEY_LANES;
 
 /* One channel of the convolution: its taps, and the inputs before the current row. */
 struct channel {
@@ -116,8 +117,14 @@ __global__ void __launch_bounds__(THREADS) gdn_step_kernel(const __grid_constant
             const uint32_t col = tid;
             const float kts = (h.dots[0][0][col] + h.dots[1][0][col] + h.dots[2][0][col] + h.dots[3][0][col]) * k_norm;
             const float qts = (h.dots[0][1][col] + h.dots[1][1][col] + h.dots[2][1][col] + h.dots[3][1][col]) * q_norm;
-            a.out[(size_t)(seg.first_row + r) * a.out_stride + head * D + part * COLUMNS + col] =
-                alpha * qts + qk * (beta * (h.v[col] - alpha * kts));
+            float o = alpha * qts + qk * (beta * (h.v[col] - alpha * kts));
+            const uint32_t at = head * D + part * COLUMNS + col, row = seg.first_row + r;
+            if (a.squares) { /* the first warp's lanes have the part's columns */
+                const float squares = sum_lanes<COLUMNS>(o * o);
+                if (col == 0) a.squares[((size_t)row * a.w.value_heads + head) * PARTS + part] = squares;
+                o *= a.w.norm[part * COLUMNS + col] * silu(in[channels + at]);
+            }
+            a.out[(size_t)row * a.out_stride + at] = o;
         }
 #pragma unroll
         for (uint32_t i = 0; i < HELD; i++) {

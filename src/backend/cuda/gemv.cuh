@@ -66,11 +66,19 @@ struct raw_unit {
     float4 x, gain, gate;
 };
 
+/* STEP_HEADS: of the head of value k. */
+__device__ __forceinline__ float head_factor(const step_input &in, uint32_t row, uint32_t k, uint32_t cols) {
+    const float4 s = __ldcg(reinterpret_cast<const float4 *>(in.squares) + row * (cols / GDN_HEAD_DIM) + k / GDN_HEAD_DIM);
+    return rsqrtf((s.x + s.y + s.z + s.w) * (1.0f / GDN_HEAD_DIM) + in.eps);
+}
+static_assert(GDN_PARTS == 4, "head_factor reads four sums");
+
 template <step_source SOURCE>
 __device__ __forceinline__ void load_raw(const step_input &in, uint32_t row, uint32_t k, uint32_t cols, raw_unit &u) {
     u.x = load_unit(in.x + (size_t)row * in.x_stride, k, cols);
     if (SOURCE == STEP_NORM) u.gain = load_unit(in.gain, k, cols);
     if (SOURCE == STEP_GATED_NORM) u.gain = load_unit(in.gain, k % GDN_HEAD_DIM, GDN_HEAD_DIM);
+    if (SOURCE == STEP_HEADS) u.gate.x = k < cols ? head_factor(in, row, k, cols) : 0.0f;
     if (SOURCE == STEP_GATED_NORM) u.gate = load_unit(in.gate + (size_t)row * in.gate_stride, k, cols);
     if (SOURCE == STEP_GATED)
         u.gate = load_unit(in.gate + (size_t)row * in.gate_stride, k / HEAD_DIM * 2 * HEAD_DIM + HEAD_DIM + k % HEAD_DIM,
@@ -80,6 +88,7 @@ __device__ __forceinline__ void load_raw(const step_input &in, uint32_t row, uin
 /* What the source asks for; of STEP_NORM the factor of the whole row is left out: norm_factor gives it later. */
 template <step_source SOURCE> __device__ __forceinline__ float4 finish_unit(const step_input &in, const raw_unit &u, float &squares) {
     if (SOURCE == STEP_PLAIN) return u.x;
+    if (SOURCE == STEP_HEADS) return times(u.x, make_float4(u.gate.x, u.gate.x, u.gate.x, u.gate.x));
     if (SOURCE == STEP_NORM) {
         squares += square_of(u.x);
         return times(u.x, u.gain);

@@ -4,7 +4,7 @@
  * the block's 8 warps take 8, 4, 2 or 1 row tiles at a time.  Each warp has RING chunks of weights on their way to shared memory, the first
  * of them before the block waits for its inputs; a place is filled anew as soon as it is used, across row tiles.  One row in fast precision
  * and the usual format goes another way (int_gemv.cuh). */
-#include "backend/cuda/int_gemv.cuh"
+#include "backend/cuda/int_rows.cuh"
 
 namespace calla {
 
@@ -155,19 +155,20 @@ __device__ __forceinline__ uint64_t logit_key(float x, uint32_t id) {
 __device__ __forceinline__ uint64_t max_key(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* From the largest of each thread, of row threadIdx % rows of the block's rows, to the largest of all, in the block that comes last. */
+template <uint32_t THREADS>
 __device__ __forceinline__ void pick_largest(const step_head &a, uint32_t first_row, uint32_t rows, uint64_t best) {
-    __shared__ uint64_t bests[GEMV_THREADS];
+    __shared__ uint64_t bests[THREADS];
     bests[threadIdx.x] = best;
     __syncthreads();
     const uint32_t r = threadIdx.x / WARP; /* a warp looks through one row's threads, every rows-th */
     if (r < rows) {
         best = 0;
-        for (uint32_t i = threadIdx.x % WARP * rows + r; i < GEMV_THREADS / rows * rows; i += WARP * rows) best = max_key(best, bests[i]);
+        for (uint32_t i = threadIdx.x % WARP * rows + r; i < THREADS / rows * rows; i += WARP * rows) best = max_key(best, bests[i]);
         for (int step = WARP / 2; step; step /= 2) best = max_key(best, __shfl_xor_sync(0xFFFFFFFFu, best, step));
         if (threadIdx.x % WARP == 0) a.best[(size_t)(first_row + r) * STEP_HEAD_BLOCKS + blockIdx.x] = best;
     }
     if (!is_last_block(a.counter, gridDim.x * gridDim.y)) return;
-    for (uint32_t row = threadIdx.x / WARP; row < a.wanted; row += GEMV_WARPS) {
+    for (uint32_t row = threadIdx.x / WARP; row < a.wanted; row += THREADS / WARP) {
         uint64_t key = 0;
         for (uint32_t i = threadIdx.x % WARP; i < gridDim.x; i += WARP)
             key = max_key(key, __ldcg(a.best + (size_t)row * STEP_HEAD_BLOCKS + i));
@@ -201,37 +202,73 @@ __global__ void __launch_bounds__(GEMV_THREADS)
             a.logits[(size_t)(b.first_row + r) * a.vocabulary + o] = v;
             if (o < tokens) best = max_key(best, logit_key(v, o));
         });
-    pick_largest(a, b.first_row, b.x.rows, best);
+    pick_largest<GEMV_THREADS>(a, b.first_row, b.x.rows, best);
 }
 
 /* ---- one row, fast: int_gemv.cuh ---- */
 
-constexpr uint32_t INT_DEPTH_FEW = 2, INT_DEPTH = 6, INT_DEPTH_HEAD = 8;
+/* A warp takes one row tile of a block's one, or a few of several: all of them on their way before the wait. */
+constexpr int INT_DEPTH_ONE = 1, INT_DEPTH = 3, INT_DEPTH_HEAD = 4, INT_BATCH = 8, INT_BATCH_HEAD = 16;
 
 template <step_source SOURCE, int DEPTH>
-__global__ void __launch_bounds__(GEMV_THREADS, 2) int_linear_kernel(const __grid_constant__ step_linear a, uint32_t per_block) {
+__global__ void __launch_bounds__(INT_THREADS, 2) int_linear_kernel(const __grid_constant__ step_linear a, uint32_t per_block) {
     extern __shared__ uint4 shared[];
-    __shared__ int_share h;
     launch_dependents();
-    prefetch_gain(a.in, a.w.cols);
     const uint32_t first = blockIdx.x * per_block;
-    int_row_tiles<SOURCE, DEPTH>(a.w, a.in, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared), h,
-                                 [&](uint32_t o, float v) { a.out[o] = a.add ? a.out[o] + v : v; });
+    float before = 0; /* of the block's first row tiles: asked for together with the input */
+    const auto begin = [&] {
+        const uint32_t o = first * TILE_OUT + threadIdx.x;
+        if (a.add && threadIdx.x < INT_BATCH * TILE_OUT && o < min((first + per_block) * TILE_OUT, a.w.rows)) before = __ldcg(a.out + o);
+    };
+    int_row_tiles<SOURCE, DEPTH, INT_BATCH>(a.w, a.in, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared),
+                                            begin, [&](uint32_t o, float v) {
+                                                if (a.add) v += o < (first + INT_BATCH) * TILE_OUT ? before : a.out[o];
+                                                a.out[o] = v;
+                                            });
 }
 
-__global__ void __launch_bounds__(GEMV_THREADS, 1) int_head_kernel(const __grid_constant__ step_head a, uint32_t per_block) {
+__global__ void __launch_bounds__(INT_THREADS, 1) int_head_kernel(const __grid_constant__ step_head a, uint32_t per_block) {
     extern __shared__ uint4 shared[];
-    __shared__ int_share h;
     uint64_t best = 0;
     const uint32_t tokens = a.batch.counts->tokens, first = blockIdx.x * per_block;
     launch_dependents();
-    prefetch_gain(a.in, a.w.cols);
-    int_row_tiles<STEP_NORM, INT_DEPTH_HEAD>(a.w, a.in, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared),
-                                             h, [&](uint32_t o, float v) {
-                                                 a.logits[o] = v;
-                                                 if (o < tokens) best = max_key(best, logit_key(v, o));
-                                             });
-    pick_largest(a, 0, 1, best);
+    int_row_tiles<STEP_NORM, INT_DEPTH_HEAD, INT_BATCH_HEAD>(
+        a.w, a.in, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared), [] {},
+        [&](uint32_t o, float v) {
+            a.logits[o] = v;
+            if (o < tokens) best = max_key(best, logit_key(v, o));
+        });
+    pick_largest<INT_THREADS>(a, 0, 1, best);
+}
+
+/* ---- 2 to 8 rows, fast: int_rows.cuh ---- */
+
+constexpr int ROWS_DEPTH = 2, ROWS_DEPTH_HEAD = 4;
+
+template <step_source SOURCE, int NB>
+__global__ void __launch_bounds__(INT_THREADS, 1) int_rows_kernel(const __grid_constant__ step_linear a, uint32_t per_block) {
+    extern __shared__ uint4 shared[];
+    launch_dependents();
+    const uint32_t first = blockIdx.x * per_block;
+    int_rows_tiles<SOURCE, NB, ROWS_DEPTH>(a.w, a.in, a.rows, first, min(first + per_block, a.w.row_tiles),
+                                           reinterpret_cast<uint8_t *>(shared), [&](uint32_t r, uint32_t o, float v) {
+                                               float *out = a.out + (size_t)r * a.out_stride + o;
+                                               *out = a.add ? *out + v : v;
+                                           });
+}
+
+template <int NB>
+__global__ void __launch_bounds__(INT_THREADS, 1) int_rows_head_kernel(const __grid_constant__ step_head a, uint32_t per_block) {
+    extern __shared__ uint4 shared[];
+    uint64_t best = 0; /* of this thread's row */
+    const uint32_t tokens = a.batch.counts->tokens, first = blockIdx.x * per_block;
+    launch_dependents();
+    int_rows_tiles<STEP_NORM, NB, ROWS_DEPTH_HEAD>(a.w, a.in, a.wanted, first, min(first + per_block, a.w.row_tiles),
+                                                   reinterpret_cast<uint8_t *>(shared), [&](uint32_t r, uint32_t o, float v) {
+                                                       a.logits[(size_t)r * a.vocabulary + o] = v;
+                                                       if (o < tokens) best = max_key(best, logit_key(v, o));
+                                                   });
+    pick_largest<INT_THREADS>(a, 0, a.wanted, best);
 }
 
 /* Row tiles of a block so that the blocks fill the device once. */
@@ -239,8 +276,17 @@ static uint32_t int_per_block(const cuda_device *d, const cuda_mat &w) {
     return (w.row_tiles + d->multiprocessors - 1) / d->multiprocessors;
 }
 
+static uint32_t int_chunks(const cuda_mat &w) { return (w.col_tiles + CHUNK - 1) / CHUNK; }
+
+/* What one of the kernels may need: a device that has less takes the general ones. */
+static uint32_t int_most_bytes(void) {
+    const uint32_t one = int_shared_bytes<INT_DEPTH_HEAD, INT_BATCH_HEAD>(INT_WARPS), rows = int_rows_bytes<2, ROWS_DEPTH>(INT_WARPS),
+                   head = int_rows_bytes<2, ROWS_DEPTH_HEAD>(INT_WARPS / 2);
+    return one > rows ? one > head ? one : head : rows > head ? rows : head;
+}
+
 static bool takes_int(const cuda_device *d, const cuda_mat &w, uint32_t rows) {
-    return d->parts == 2 && rows == 1 && w.bits == 4 && w.subs == 1 && int_ring_bytes(INT_DEPTH_HEAD) <= d->shared_bytes;
+    return d->parts == 2 && rows <= STEP_ROWS && w.bits == 4 && w.subs == 1 && int_most_bytes() <= d->shared_bytes;
 }
 
 struct linear_shape {
@@ -281,25 +327,31 @@ template <int NB> static void run_linear_from(const cuda_device *d, const step_l
     case STEP_NORM: run_linear<NB, STEP_NORM>(d, a, rows, early, stream); break;
     case STEP_GATED_NORM: run_linear<NB, STEP_GATED_NORM>(d, a, rows, early, stream); break;
     case STEP_GATED: run_linear<NB, STEP_GATED>(d, a, rows, early, stream); break;
+    case STEP_HEADS: run_linear<NB, STEP_HEADS>(d, a, rows, early, stream); break;
     }
 }
 
 template <step_source SOURCE> static void run_int(const cuda_device *d, const step_linear *a, bool early, cudaStream_t stream) {
-    const uint32_t per = int_per_block(d, a->w), blocks = (a->w.row_tiles + per - 1) / per;
-    if (per == 1)
-        launch(int_linear_kernel<SOURCE, INT_DEPTH_FEW>, dim3(blocks), GEMV_THREADS, int_ring_bytes(INT_DEPTH_FEW), early, stream, *a, per);
+    const uint32_t per = int_per_block(d, a->w), chunks = int_chunks(a->w);
+    const dim3 blocks((a->w.row_tiles + per - 1) / per);
+    if (a->rows > 4)
+        launch(int_rows_kernel<SOURCE, 2>, blocks, INT_THREADS, int_rows_bytes<2, ROWS_DEPTH>(chunks), early, stream, *a, per);
+    else if (a->rows > 1)
+        launch(int_rows_kernel<SOURCE, 1>, blocks, INT_THREADS, int_rows_bytes<1, ROWS_DEPTH>(chunks), early, stream, *a, per);
+    else if (per == 1)
+        launch(int_linear_kernel<SOURCE, INT_DEPTH_ONE>, blocks, INT_THREADS, int_shared_bytes<INT_DEPTH_ONE, INT_BATCH>(chunks), early,
+               stream, *a, per);
     else
-        launch(int_linear_kernel<SOURCE, INT_DEPTH>, dim3(blocks), GEMV_THREADS, int_ring_bytes(INT_DEPTH), early, stream, *a, per);
+        launch(int_linear_kernel<SOURCE, INT_DEPTH>, blocks, INT_THREADS, int_shared_bytes<INT_DEPTH, INT_BATCH>(chunks), early, stream, *a,
+               per);
 }
 
 void step_run_linear(const cuda_device *d, const step_linear *a, bool early, cudaStream_t stream) {
-    if (takes_int(d, a->w, a->rows)) {
-        switch (a->in.source) {
-        case STEP_PLAIN: run_int<STEP_PLAIN>(d, a, early, stream); break;
-        case STEP_NORM: run_int<STEP_NORM>(d, a, early, stream); break;
-        case STEP_GATED_NORM: run_int<STEP_GATED_NORM>(d, a, early, stream); break;
-        case STEP_GATED: run_int<STEP_GATED>(d, a, early, stream); break;
-        }
+    const step_source from = a->in.source;
+    if (takes_int(d, a->w, a->rows) && (from == STEP_PLAIN || from == STEP_NORM || from == STEP_HEADS)) {
+        if (from == STEP_PLAIN) run_int<STEP_PLAIN>(d, a, early, stream);
+        if (from == STEP_NORM) run_int<STEP_NORM>(d, a, early, stream);
+        if (from == STEP_HEADS) run_int<STEP_HEADS>(d, a, early, stream);
         return;
     }
     const uint32_t rows = rows_per_block(d, a->w.col_tiles, a->rows);
@@ -316,11 +368,20 @@ template <int NB> static void run_head(const cuda_device *d, const step_head *a,
            early, stream, *a, rows, d->parts, s.warps);
 }
 
+static void run_int_head(const cuda_device *d, const step_head *a, bool early, cudaStream_t stream) {
+    const uint32_t per = int_per_block(d, a->w), chunks = int_chunks(a->w);
+    const dim3 blocks((a->w.row_tiles + per - 1) / per);
+    if (a->wanted > 4)
+        launch(int_rows_head_kernel<2>, blocks, INT_THREADS, int_rows_bytes<2, ROWS_DEPTH_HEAD>(chunks), early, stream, *a, per);
+    else if (a->wanted > 1)
+        launch(int_rows_head_kernel<1>, blocks, INT_THREADS, int_rows_bytes<1, ROWS_DEPTH_HEAD>(chunks), early, stream, *a, per);
+    else
+        launch(int_head_kernel, blocks, INT_THREADS, int_shared_bytes<INT_DEPTH_HEAD, INT_BATCH_HEAD>(chunks), early, stream, *a, per);
+}
+
 void step_run_head(const cuda_device *d, const step_head *a, bool early, cudaStream_t stream) {
-    if (takes_int(d, a->w, a->wanted) && d->multiprocessors <= STEP_HEAD_BLOCKS) {
-        const uint32_t per = int_per_block(d, a->w);
-        launch(int_head_kernel, dim3((a->w.row_tiles + per - 1) / per), GEMV_THREADS, int_ring_bytes(INT_DEPTH_HEAD), early, stream, *a,
-               per);
+    if (takes_int(d, a->w, a->wanted) && d->multiprocessors <= STEP_HEAD_BLOCKS && int_chunks(a->w) <= INT_WARPS / 2) {
+        run_int_head(d, a, early, stream);
         return;
     }
     const uint32_t rows = rows_per_block(d, a->w.col_tiles, a->wanted);
@@ -339,22 +400,27 @@ template <int NB, bool FAST> static cudaError_t allow_all(uint32_t bytes) {
     if (!e) e = allow(linear_kernel<NB, FAST, STEP_NORM>, bytes);
     if (!e) e = allow(linear_kernel<NB, FAST, STEP_GATED_NORM>, bytes);
     if (!e) e = allow(linear_kernel<NB, FAST, STEP_GATED>, bytes);
+    if (!e) e = allow(linear_kernel<NB, FAST, STEP_HEADS>, bytes);
     return e ? e : allow(head_kernel<NB, FAST>, bytes);
 }
 
-template <step_source SOURCE> static cudaError_t allow_int(void) {
-    const cudaError_t e = allow(int_linear_kernel<SOURCE, INT_DEPTH_FEW>, int_ring_bytes(INT_DEPTH_FEW));
-    return e ? e : allow(int_linear_kernel<SOURCE, INT_DEPTH>, int_ring_bytes(INT_DEPTH));
+template <step_source SOURCE> static cudaError_t allow_int(uint32_t bytes) {
+    cudaError_t e = allow(int_linear_kernel<SOURCE, INT_DEPTH_ONE>, bytes);
+    if (!e) e = allow(int_linear_kernel<SOURCE, INT_DEPTH>, bytes);
+    if (!e) e = allow(int_rows_kernel<SOURCE, 1>, bytes);
+    return e ? e : allow(int_rows_kernel<SOURCE, 2>, bytes);
 }
 
 cudaError_t linear_prepare(const cuda_device *d) {
-    cudaError_t e = allow_all<1, true>(d->shared_bytes);
-    if (int_ring_bytes(INT_DEPTH_HEAD) <= d->shared_bytes) {
-        if (!e) e = allow_int<STEP_PLAIN>();
-        if (!e) e = allow_int<STEP_NORM>();
-        if (!e) e = allow_int<STEP_GATED_NORM>();
-        if (!e) e = allow_int<STEP_GATED>();
-        if (!e) e = allow(int_head_kernel, int_ring_bytes(INT_DEPTH_HEAD));
+    const uint32_t bytes = d->shared_bytes;
+    cudaError_t e = allow_all<1, true>(bytes);
+    if (int_most_bytes() <= bytes) {
+        if (!e) e = allow_int<STEP_PLAIN>(bytes);
+        if (!e) e = allow_int<STEP_NORM>(bytes);
+        if (!e) e = allow_int<STEP_HEADS>(bytes);
+        if (!e) e = allow(int_head_kernel, bytes);
+        if (!e) e = allow(int_rows_head_kernel<1>, bytes);
+        if (!e) e = allow(int_rows_head_kernel<2>, bytes);
     }
     if (!e) e = allow_all<1, false>(d->shared_bytes);
     if (!e) e = allow_all<2, true>(d->shared_bytes);

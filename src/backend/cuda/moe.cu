@@ -3,6 +3,7 @@
  * Rows of a block that chose the same expert share the reading of it: the expert's product is computed for all rows of the block, which
  * costs the tensor cores nothing, and used for those that chose it. */
 #include "backend/cuda/gemv.cuh"
+#include "backend/cuda/top_k.cuh"
 
 namespace calla {
 
@@ -10,15 +11,6 @@ constexpr uint32_t OUT_WARPS = 9, OUT_THREADS = OUT_WARPS * WARP; /* eight exper
 constexpr uint32_t MAX_UNITS = STEP_ROWS * STEP_MAX_TOP_K + 1;
 
 /* ---- router ---- */
-
-/* Larger numbers have larger keys; NaN has the smallest but 0, which means taken or absent. */
-__device__ __forceinline__ uint32_t key_of(float x) {
-    if (x != x) return 1;
-    const uint32_t u = __float_as_uint(x + 0.0f); /* -0 is 0 */
-    return u >> 31 ? ~u : u | 0x80000000u;
-}
-
-__device__ __forceinline__ float value_of(uint32_t key) { return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key); }
 
 /* One warp: the top_k largest of logits [experts] (ties: lowest index) and their softmax. */
 __device__ void warp_top_k(float *logits, uint32_t experts, uint32_t top_k, uint32_t *expert, float *weight) {
@@ -150,7 +142,8 @@ __global__ void __launch_bounds__(GEMV_THREADS, 3)
     bool before = false;
     for (uint32_t i = threadIdx.x; i < choice; i += GEMV_THREADS) before |= chosen[i] == expert;
     if (rows > 1 && __syncthreads_or(before)) return;
-    const step_input in = {STEP_PLAIN, a.moe_in, nullptr, nullptr, nullptr, a.gate.cols, 0, 0.0f};
+    step_input in = {};
+    in.source = STEP_PLAIN, in.x = a.moe_in, in.x_stride = a.gate.cols;
     float acc[NB][4] = {}, acc_up[NB][4] = {};
     const bool fast = tile_share::fits<4>(a.gate) && tile_share::fits<4>(a.up);
     const tile_share share = tile_share::of(a.gate);

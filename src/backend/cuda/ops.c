@@ -81,6 +81,21 @@ static step_input gated_norm_input(const backend *b, const cuda_layer *l) {
                         .eps = b->s->norm_eps};
 }
 
+/* In fast precision the mixers of a step give what has gone through the gate. */
+static bool gates_early(const backend *b) { return b->limits.fast && !b->prompt; }
+
+static step_input heads_input(const backend *b) {
+    return (step_input){.source = STEP_HEADS,
+                        .x = f32(b, BUF_MIXER_OUT),
+                        .x_stride = shape_mixer_out_values(b->s),
+                        .squares = b->scratch.squares,
+                        .eps = b->s->norm_eps};
+}
+
+static step_input plain_input(const backend *b) {
+    return (step_input){.source = STEP_PLAIN, .x = f32(b, BUF_MIXER_OUT), .x_stride = shape_mixer_out_values(b->s)};
+}
+
 static step_input gated_input(const backend *b) {
     return (step_input){.source = STEP_GATED,
                         .x = f32(b, BUF_MIXER_OUT),
@@ -98,6 +113,7 @@ static void run_gdn(backend *b, uint32_t layer, const cuda_layer *l, bool early)
                         .w = l->gdn,
                         .in = f32(b, BUF_MIXER_IN),
                         .out = f32(b, BUF_MIXER_OUT),
+                        .squares = gates_early(b) ? b->scratch.squares : NULL,
                         .state = state,
                         .window = window,
                         .in_stride = shape_mixer_in_values(s),
@@ -142,6 +158,7 @@ static void run_attention(backend *b, uint32_t layer, const cuda_layer *l, bool 
                         .segments = t->segments,
                         .most_rows = b->prompt && b->limits.kv == CALLA_KV_BF16 ? CUDA_SEGMENT_ROWS - 1 : 0,
                         .exact = !b->limits.fast,
+                        .gated = gates_early(b),
                         .single = t->rows == t->segments,
                         .norm_eps = s->norm_eps};
     bool any_short = !b->prompt;
@@ -165,8 +182,10 @@ static void run_attention(backend *b, uint32_t layer, const cuda_layer *l, bool 
 static void run_mixer_out(backend *b, uint32_t layer, const cuda_layer *l, bool early) {
     const bool attention = b->s->is_attention[layer];
     const uint32_t rows = b->batch->rows, values = attention ? shape_query_values(b->s) : shape_gdn_values(b->s);
+    const step_input early_gated = attention ? plain_input(b) : heads_input(b),
+                     late_gated = attention ? gated_input(b) : gated_norm_input(b, l);
     const step_linear a = {.w = l->mixer_out,
-                           .in = attention ? gated_input(b) : gated_norm_input(b, l),
+                           .in = gates_early(b) ? early_gated : late_gated,
                            .out = f32(b, BUF_RESIDUAL),
                            .out_stride = b->s->hidden,
                            .rows = rows,
@@ -179,8 +198,33 @@ static void run_mixer_out(backend *b, uint32_t layer, const cuda_layer *l, bool 
 
 /* ---- experts ---- */
 
+static step_moe moe_of(const backend *b, const cuda_layer *l) {
+    const model_shape *s = b->s;
+    return (step_moe){.router = l->router,
+                      .shared_router = l->shared_router,
+                      .shared_gate = l->shared_gate,
+                      .shared_up = l->shared_up,
+                      .shared_down = l->shared_down,
+                      .gate = l->gate,
+                      .up = l->up,
+                      .down = l->down,
+                      .in = norm_input(b, l->norm_moe),
+                      .logits = b->scratch.router_logits,
+                      .shared = f32(b, BUF_SHARED),
+                      .shared_weight = f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * s->shared_width,
+                      .places = f32(b, BUF_EXPERT),
+                      .residual = f32(b, BUF_RESIDUAL),
+                      .top_k = s->top_k,
+                      .rows = b->batch->rows};
+}
+
 static void run_route(backend *b, const cuda_layer *l, bool early) {
     const model_shape *s = b->s;
+    const step_moe moe = moe_of(b, l);
+    if (step_takes_moe(&b->device, &moe)) {
+        step_run_moe_route(&moe, early, b->stream);
+        return;
+    }
     const uint32_t rows = b->batch->rows, H = s->hidden;
     step_route a = {.router = l->router,
                     .shared_router = l->shared_router,
@@ -223,7 +267,10 @@ static step_experts experts_of(const backend *b, const cuda_layer *l) {
 
 static void run_expert_in(backend *b, const cuda_layer *l, bool early) {
     const step_experts a = experts_of(b, l);
-    if (b->prompt)
+    const step_moe moe = moe_of(b, l);
+    if (step_takes_moe(&b->device, &moe))
+        step_run_moe_in(&moe, early, b->stream);
+    else if (b->prompt)
         cuda_expert_gemm_in(&l->gate, &l->up, b->scratch.input, b->s->hidden, &b->scratch.lists, b->scratch.experts, a.rows, a.top_k,
                             b->stream);
     else
@@ -232,6 +279,11 @@ static void run_expert_in(backend *b, const cuda_layer *l, bool early) {
 
 static void run_expert_out(backend *b, const cuda_layer *l, bool early) {
     const step_experts a = experts_of(b, l);
+    const step_moe moe = moe_of(b, l);
+    if (step_takes_moe(&b->device, &moe)) {
+        step_run_moe_out(&moe, early, b->stream);
+        return;
+    }
     if (!b->prompt) {
         step_run_experts_out(&b->device, &a, early, b->stream);
         return;

@@ -115,6 +115,7 @@ uint64_t cuda_place_scratch(const model_shape *s, const backend_limits *n, uint8
     c.rotary = take(&p, rows * ROTARY_DIM * 4);
     c.router_logits = take(&p, rows * s->experts * 4);
     c.partial = take(&p, step_attention_partial_floats(s->attention_heads) * 4);
+    c.squares = take(&p, rows * s->gdn_value_heads * GDN_PARTS * 4);
     c.best = take(&p, (uint64_t)n->wanted * STEP_HEAD_BLOCKS * 8);
     c.picked = take(&p, (uint64_t)n->samples * 4);
     c.counters_n = n->rows + n->rows * s->kv_heads + 1;

@@ -12,6 +12,7 @@
 extern "C" {
 #endif
 
+enum { GDN_PARTS = 4 /* blocks of a head of the delta net */ };
 enum { STEP_ROWS = 8, STEP_MAX_COLS = 4096, STEP_MAX_PARTS = 4, STEP_MAX_TOP_K = 16, STEP_MAX_SPLITS = 64, STEP_HEAD_BLOCKS = 1024 };
 
 typedef struct cuda_device { /* what grids depend on */
@@ -30,13 +31,15 @@ typedef enum step_source {
     STEP_PLAIN,      /* x */
     STEP_NORM,       /* rmsnorm(x) · gain */
     STEP_GATED_NORM, /* per 128 values: rmsnorm(x) · gain [128] · silu(gate) */
-    STEP_GATED       /* x · sigmoid(gate), gate of value i of head h at 2·h·HEAD_DIM + HEAD_DIM + i */
+    STEP_GATED,      /* x · sigmoid(gate), gate of value i of head h at 2·h·HEAD_DIM + HEAD_DIM + i */
+    STEP_HEADS       /* per 128 values: x · 1/rms, whose sum of squares stands in `squares`; gain and gate are in x already */
 } step_source;
 
 typedef struct step_input {
     step_source source;
     const float *x; /* [rows][x_stride] */
     const float *gain, *gate;
+    const float *squares;   /* [rows][values / 128][GDN_PARTS] */
     const uint32_t *row_of; /* [rows]: row of x; NULL: the same */
     uint32_t x_stride, gate_stride;
     float eps;
@@ -105,14 +108,33 @@ typedef struct step_experts {
 void step_run_experts_in(const cuda_device *d, const step_experts *a, bool early, cudaStream_t stream);
 void step_run_experts_out(const cuda_device *d, const step_experts *a, bool early, cudaStream_t stream);
 
+/* The same of up to STEP_ROWS rows in fast precision, with weights of the usual format (moe_rows.cu).  In a chain of dependent launches they
+ * follow each other, and the kernel before the first writes the residual. */
+typedef struct step_moe {
+    cuda_mat router, shared_router, shared_gate, shared_up, shared_down, gate, up, down;
+    step_input in;        /* the residual through the norm */
+    float *logits;        /* [rows][experts] scratch */
+    float *shared;        /* [rows][shared width] scratch */
+    float *shared_weight; /* [rows] scratch */
+    float *places;        /* [rows][top_k][width] scratch */
+    float *residual;      /* [rows][hidden] */
+    uint32_t top_k, rows;
+} step_moe;
+bool step_takes_moe(const cuda_device *d, const step_moe *a);
+void step_run_moe_route(const step_moe *a, bool early, cudaStream_t stream);
+void step_run_moe_in(const step_moe *a, bool early, cudaStream_t stream);
+void step_run_moe_out(const step_moe *a, bool early, cudaStream_t stream);
+
 /* Convolution and delta rule, row after row of each segment with at most `most_rows` rows (0: all). */
 typedef struct step_gdn {
     cuda_batch batch;
     cuda_gdn_weights w;
     const float *in; /* [rows][in_stride]: qkv | z | a | b */
     float *out;      /* [rows][out_stride] */
-    float *state;    /* [slots][value heads][128][128] of this layer */
-    float *window;   /* [slots][3][channels] of this layer */
+    float
+        *squares;  /* [rows][value heads][GDN_PARTS]: of the output, which is then stored with gain and gate (STEP_HEADS); NULL: as it is */
+    float *state;  /* [slots][value heads][128][128] of this layer */
+    float *window; /* [slots][3][channels] of this layer */
     uint32_t in_stride, out_stride, segments, most_rows;
 } step_gdn;
 void step_run_gdn(const step_gdn *a, bool early, cudaStream_t stream);
@@ -122,12 +144,13 @@ typedef struct step_attention {
     cuda_batch batch;
     cuda_kv kv;
     float *in;  /* [rows][in_stride]: per head query and gate | k | v.  Raw: queries are normed and rotated on the way */
-    float *out; /* [rows][out_stride]: before the gate */
+    float *out; /* [rows][out_stride] */
     const float *q_gain, *k_gain, *rotary;
     float *partial;     /* step_attention_partial_floats */
     uint32_t *counters; /* [rows][kv heads], zero */
     uint32_t in_stride, out_stride, heads, rows, segments, most_rows;
     bool exact;  /* weights of values keep more than bf16 */
+    bool gated;  /* out has gone through the gate */
     bool single; /* every segment has one row: its key is written on the way; else step_run_attention_write goes before */
     float norm_eps;
 } step_attention;
