@@ -10,7 +10,12 @@
 #include "server/responses_store.h"
 #include "server/routes.h"
 
-enum { MAX_WORD = 96, LIMIT = 20, MAX_LIMIT = 100 };
+enum {
+    MAX_WORD = 96,
+    LIMIT = 20,
+    MAX_LIMIT = 100,
+    LIST_BYTES = 2 << 20 /* of the items that a page is made from: they are parsed on the loop's thread, in some 20 ms */
+};
 
 static void refuse(connection *c, int status, const char *code, const char *field, const char *message) {
     api_error e;
@@ -129,6 +134,11 @@ static void list_input(connection *c, const char *id) {
     if (!read_page(c, &p)) return;
     if (!responses_store_get_input(c->server->responses, id, &items)) {
         refuse_unknown(c, id);
+        return;
+    }
+    if (items.n > LIST_BYTES) {
+        buffer_free(&items);
+        refuse(c, 400, "too_large", "response_id", "the response was made from more than 2 MiB of items: that is too much to be listed");
         return;
     }
     buffer_append_str(&array, "[");

@@ -479,6 +479,32 @@ static void test_a_response_can_be_asked_for_and_deleted(void **state) {
     json_object_put(request("DELETE", next, 200));
 }
 
+static void test_long_input_is_not_listed(void **state) {
+    (void)state;
+    harness wide;
+    const server_options options = {.limits = {.body_bytes = 8 << 20}};
+    const fake_options fake = {.context_tokens = 4 << 20};
+    harness_open(&wide, &options, &fake);
+    buffer body = {0};
+    buffer_append_str(&body, "{\"enable_thinking\":false,\"max_output_tokens\":2,\"input\":\"");
+    for (size_t i = 0; i < (2 << 20) / 8; i++) buffer_append_str(&body, "        ");
+    buffer_append_str(&body, "Hi\"}");
+    reply r;
+    harness_post_to(&wide, PATH, body.data, &r);
+    assert_int_equal(r.status, 200);
+    json_object *made = reply_json_body(&r);
+    reply_free(&r);
+    char path[128];
+    snprintf(path, sizeof path, PATH "/%s/input_items", json_str(made, "id"));
+    harness_get(&wide, path, &r);
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body.data, "too_large"));
+    reply_free(&r);
+    json_object_put(made);
+    buffer_free(&body);
+    harness_close(&wide);
+}
+
 static void test_asking_for_a_response_wrongly(void **state) {
     (void)state;
     static const struct {
@@ -670,6 +696,7 @@ int main(void) {
         cmocka_unit_test(test_a_response_not_kept_cannot_be_gone_on_from),
         cmocka_unit_test(test_a_response_can_be_asked_for_and_deleted),
         cmocka_unit_test(test_asking_for_a_response_wrongly),
+        cmocka_unit_test(test_long_input_is_not_listed),
         cmocka_unit_test(test_items_are_sent_by_name),
         cmocka_unit_test(test_seventy_rounds_of_tools),
         cmocka_unit_test(test_refusals_name_the_field),
