@@ -35,27 +35,69 @@ static bool is_reference(json_object *item) {
     return type ? !strcmp(type, "item_reference") : params_member(item, "id") && !params_member(item, "role");
 }
 
-/* Items that the client only names, being of responses that this server remembers, are put in the places of their names. */
-static bool resolve_references(completion *c, api_error *e) {
-    json_object *input = responses_run_of(c)->request.input;
-    for (size_t i = 0; json_object_is_type(input, json_type_array) && i < json_object_array_length(input); i++) {
-        json_object *item = json_object_array_get_idx(input, i), *found = NULL;
-        if (!is_reference(item)) continue;
-        char where[32];
-        snprintf(where, sizeof where, "input[%zu]", i);
+/* The response whose item this is, as responses_output.c makes the ids of items: "fc_X_2" is of "resp_X". */
+static bool response_of(const char *item, char out[RESPONSES_MAX_ID_BYTES]) {
+    const char *begin = strchr(item, '_'), *end = strrchr(item, '_');
+    if (!begin || begin == end || (size_t)(end - begin) + sizeof "resp" > RESPONSES_MAX_ID_BYTES) return false;
+    snprintf(out, RESPONSES_MAX_ID_BYTES, "resp%.*s", (int)(end - begin), begin);
+    return true;
+}
+
+/* Puts the output items of a response under their ids into known, and under its own that this was done.  False: out of memory. */
+static bool learn_items(responses_store *s, const char *response, json_object *known) {
+    buffer text = {0}, items = {0};
+    json_object *array = NULL;
+    const bool found = responses_store_get_output(s, response, &items);
+    buffer_append_str(&text, "[");
+    if (items.n) buffer_append(&text, items.data, items.n);
+    buffer_append_str(&text, "]");
+    bool ok = !items.failed && !text.failed && (!found || !json_parse(text.data, text.n, "items", &array, NULL));
+    for (size_t i = 0; ok && array && i < json_object_array_length(array); i++) {
+        json_object *item = json_object_array_get_idx(array, i);
         const char *id = params_string(params_member(item, "id"));
-        if (!id) return api_error_set(e, 400, NULL, where, "%s must have the id of an item", where);
-        if (!responses_store_item(c->server->responses, id, &found)) return out_of_memory(e);
-        if (!found)
-            return api_error_set(e, 400, "item_not_found", where,
-                                 "%s: there is no item %.80s: this server remembers recent responses in memory only; send the item itself",
-                                 where, id);
-        if (json_object_array_put_idx(input, i, found)) {
-            json_object_put(found);
-            return out_of_memory(e);
+        if (id && json_object_object_add(known, id, json_object_get(item))) {
+            json_object_put(item);
+            ok = false;
         }
     }
-    return true;
+    ok = ok && !json_object_object_add(known, response, NULL);
+    json_object_put(array);
+    buffer_free(&text);
+    buffer_free(&items);
+    return ok;
+}
+
+/* Puts the item in the place of its name, and forgets it: a name that comes again would make a small body a large prompt. */
+static bool resolve(completion *c, size_t i, json_object *known, api_error *e) {
+    json_object *input = responses_run_of(c)->request.input, *found = NULL;
+    const char *id = params_string(params_member(json_object_array_get_idx(input, i), "id"));
+    char where[32], response[RESPONSES_MAX_ID_BYTES];
+    snprintf(where, sizeof where, "input[%zu]", i);
+    if (!id) return api_error_set(e, 400, NULL, where, "%s must have the id of an item", where);
+    if (response_of(id, response) && !json_object_object_get_ex(known, response, NULL) &&
+        !learn_items(c->server->responses, response, known))
+        return out_of_memory(e);
+    if (!json_object_object_get_ex(known, id, &found) || !found)
+        return api_error_set(
+            e, 400, "item_not_found", where,
+            "%s: there is no item %.80s, or it is named twice: this server remembers recent responses in memory only; send "
+            "the item itself",
+            where, id);
+    json_object_get(found);
+    json_object_object_del(known, id); /* id is of the place that is taken now */
+    if (!json_object_array_put_idx(input, i, found)) return true;
+    json_object_put(found);
+    return out_of_memory(e);
+}
+
+/* Items that the client only names, being of responses that this server remembers, are put in the places of their names. */
+static bool resolve_references(completion *c, api_error *e) {
+    json_object *input = responses_run_of(c)->request.input, *known = json_object_new_object();
+    bool ok = known || out_of_memory(e);
+    for (size_t i = 0; ok && json_object_is_type(input, json_type_array) && i < json_object_array_length(input); i++)
+        if (is_reference(json_object_array_get_idx(input, i))) ok = resolve(c, i, known, e);
+    json_object_put(known);
+    return ok;
 }
 
 /* The request's own items, for those that go on from its response. */

@@ -3,7 +3,6 @@
 #include "server/responses_store.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -192,34 +191,7 @@ static bool get(responses_store *s, const char *id, what w, buffer *out) {
 bool responses_store_get(responses_store *s, const char *id, buffer *out) { return get(s, id, WHAT_ALL, out); }
 bool responses_store_get_input(responses_store *s, const char *id, buffer *out) { return get(s, id, WHAT_INPUT, out); }
 bool responses_store_get_whole(responses_store *s, const char *id, buffer *out) { return get(s, id, WHAT_WHOLE, out); }
-
-/* The response whose item this is, as responses_output.c makes the ids of items: "fc_X_2" is of "resp_X". */
-static bool response_of(const char *item, char *out, size_t size) {
-    const char *begin = strchr(item, '_'), *end = strrchr(item, '_');
-    if (!begin || begin == end || (size_t)(end - begin) + sizeof "resp" > size) return false;
-    snprintf(out, size, "resp%.*s", (int)(end - begin), begin);
-    return true;
-}
-
-bool responses_store_item(responses_store *s, const char *id, json_object **out) {
-    char response[64];
-    buffer text = {0}, items = {0};
-    json_object *array = NULL;
-    *out = NULL;
-    if (!response_of(id, response, sizeof response) || !get(s, response, WHAT_OUTPUT, &items)) return true;
-    buffer_append_str(&text, "[");
-    if (items.n) buffer_append(&text, items.data, items.n);
-    buffer_append_str(&text, "]");
-    const bool read = !items.failed && !text.failed && !json_parse(text.data, text.n, "items", &array, NULL);
-    for (size_t i = 0; read && !*out && i < json_object_array_length(array); i++) {
-        json_object *item = json_object_array_get_idx(array, i), *name = NULL;
-        if (json_object_object_get_ex(item, "id", &name) && !strcmp(json_object_get_string(name), id)) *out = json_object_get(item);
-    }
-    json_object_put(array);
-    buffer_free(&text);
-    buffer_free(&items);
-    return read;
-}
+bool responses_store_get_output(responses_store *s, const char *id, buffer *out) { return get(s, id, WHAT_OUTPUT, out); }
 
 bool responses_store_delete(responses_store *s, const char *id) {
     pthread_mutex_lock(&s->mutex);

@@ -8,7 +8,6 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
-#include "base/json.h"
 
 typedef struct responses_store responses_store;
 
@@ -34,8 +33,8 @@ bool responses_store_get(responses_store *s, const char *id, buffer *out);
 bool responses_store_get_input(responses_store *s, const char *id, buffer *out);
 /* Appends the response itself. */
 bool responses_store_get_whole(responses_store *s, const char *id, buffer *out);
-/* The output item with this id, the caller's, or NULL.  False: out of memory. */
-bool responses_store_item(responses_store *s, const char *id, json_object **out);
+/* Appends the inside of the JSON array of its own output. */
+bool responses_store_get_output(responses_store *s, const char *id, buffer *out);
 /* Nobody can ask for it or go on from it any more; it is freed with the last that has gone on from it.  False if it is not there. */
 bool responses_store_delete(responses_store *s, const char *id);
 

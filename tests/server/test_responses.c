@@ -564,6 +564,19 @@ static void test_items_are_sent_by_name(void **state) {
         reply_free(&r);
     }
     assert_int_equal(tokens[0], tokens[1]);
+    buffer_clear(&body);
+    buffer_printf(&body, "{\"input\":[{\"id\":\"%s\"},{\"id\":\"%s\"}]}", json_str(output, "0.id"), json_str(output, "0.id"));
+    json_object *twice = post(body.data, 400, &r);
+    assert_string_equal(json_str(twice, "error.param"), "input[1]");
+    json_object_put(twice);
+    reply_free(&r);
+    static const char *const nothing[] = {"fc", "_", "__", "", "resp_x", "fc_x_2"};
+    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++) {
+        buffer_clear(&body);
+        buffer_printf(&body, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"%s\"}]}", nothing[i]);
+        json_object_put(post(body.data, 400, &r));
+        reply_free(&r);
+    }
     /* what was named is remembered as it was */
     json_object_put(request("DELETE", json_str(made, "id"), 200));
     char path[128];
