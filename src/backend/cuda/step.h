@@ -131,10 +131,9 @@ typedef struct step_gdn {
     cuda_gdn_weights w;
     const float *in; /* [rows][in_stride]: qkv | z | a | b */
     float *out;      /* [rows][out_stride] */
-    float
-        *squares;  /* [rows][value heads][GDN_PARTS]: of the output, which is then stored with gain and gate (STEP_HEADS); NULL: as it is */
-    float *state;  /* [slots][value heads][128][128] of this layer */
-    float *window; /* [slots][3][channels] of this layer */
+    float *squares;  /* [rows][value heads][GDN_PARTS]: of out, which then has gain and gate (STEP_HEADS); NULL: it is as it is */
+    float *state;    /* [slots][value heads][128][128] of this layer */
+    float *window;   /* [slots][3][channels] of this layer */
     uint32_t in_stride, out_stride, segments, most_rows;
 } step_gdn;
 void step_run_gdn(const step_gdn *a, bool early, cudaStream_t stream);
