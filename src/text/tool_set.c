@@ -31,8 +31,7 @@ void tool_set_close(tool_set *set) {
     *set = (tool_set){0};
 }
 
-/* The function of tool i, and its name or NULL. */
-static json_object *function_at(const tool_set *set, size_t i, const char **name, size_t *n) {
+json_object *tool_set_function(const tool_set *set, size_t i, const char **name, size_t *n) {
     json_object *tool = json_object_array_get_idx(set->tools, i);
     json_object *function = value_get(tool, "function");
     if (!function) function = tool;
@@ -48,7 +47,7 @@ json_object *tool_set_find(const tool_set *set, const char *name, size_t n, bool
     for (size_t i = 0; i < tools; i++) {
         const char *other;
         size_t n_other;
-        json_object *function = function_at(set, i, &other, &n_other);
+        json_object *function = tool_set_function(set, i, &other, &n_other);
         if (!other || n_other != n || memcmp(other, name, n) != 0) continue;
         *known = true;
         json_object *parameters = value_get(function, "parameters");
@@ -62,7 +61,7 @@ bool tool_set_has_prefix(const tool_set *set, const char *name, size_t n) {
     for (size_t i = 0; i < tools; i++) {
         const char *other;
         size_t n_other;
-        function_at(set, i, &other, &n_other);
+        tool_set_function(set, i, &other, &n_other);
         if (other && n_other >= n && memcmp(other, name, n) == 0) return true;
     }
     return false;
@@ -175,6 +174,12 @@ bool tool_value_may_wait(json_object *parameters, const char *name, const char *
     while (to > from && strchr(" \t\r\n", text[to - 1]) && text[to - 1]) to--;
     const size_t word = to - from;
     return word < 4 ? to == n && strncasecmp(text + from, "null", word) == 0 : word == 4 && strncasecmp(text + from, "null", 4) == 0;
+}
+
+void tool_value_reads(json_object *parameters, const char *name, bool *string, bool *null) {
+    const unsigned types = types_of(parameters, name);
+    *string = types == 0 || (types & TYPE_STRING);
+    *null = types & TYPE_NULL;
 }
 
 bool tool_value(json_object *parameters, const char *name, const char *text, size_t n, json_object **out) {

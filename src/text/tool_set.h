@@ -13,6 +13,8 @@ typedef struct tool_set {
 calla_status tool_set_open(tool_set *set, const char *tools_json, calla_error *err);
 void tool_set_close(tool_set *set);
 
+/* The function of tool i, and its name, NULL where it has none. */
+json_object *tool_set_function(const tool_set *set, size_t i, const char **name, size_t *n);
 /* The JSON schema of a tool's parameters; NULL where there is no such tool or it has none.  *known: there is such a tool. */
 json_object *tool_set_find(const tool_set *set, const char *name, size_t n, bool *known);
 /* Some tool's name begins with name [n]. */
@@ -21,6 +23,9 @@ bool tool_set_has_prefix(const tool_set *set, const char *name, size_t n);
 /* Whether text [n], the beginning of a value of parameter `name`, does not tell yet how it will be printed: true of all that admits no
  * string, and of what may become null.  If not, it is a string whatever follows. */
 bool tool_value_may_wait(json_object *parameters, const char *name, const char *text, size_t n);
+
+/* What tool_value makes of a value of parameter `name`: its text stays a string (but for null), and the word null is null. */
+void tool_value_reads(json_object *parameters, const char *name, bool *string, bool *null);
 
 /* The value of parameter `name` as the model wrote it (text [n]) → a JSON value by the types that its schema admits: a string stays as
  * it is where strings are admitted or nothing is known; else JSON, and what is no JSON is a string after all.  false: out of memory. */

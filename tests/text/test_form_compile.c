@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "form_reference.h"
 #include "../unit.h"
+#include "form_reference.h"
 
 static form_program *compile(const calla_form_options *o) {
     form_program *p = NULL;
@@ -57,9 +57,302 @@ static void test_json_object(void **state) {
     form_program_free(p);
 }
 
+/* ------------------------------------------------------------- schemas --------------------------------------------------- */
+
+typedef struct schema_case {
+    const char *schema;
+    const char *accepted[10], *refused[14];
+} schema_case;
+
+static void check_schema(const schema_case *c) {
+    form_program *p = compile(
+        &(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = c->schema, .n_source = strlen(c->schema), .strict_schema = true});
+    check_texts(p, c->schema, c->accepted, c->refused);
+    form_program_free(p);
+}
+
+static void check_cases(const schema_case *cases, size_t n) {
+    for (size_t i = 0; i < n; i++) check_schema(&cases[i]);
+}
+#define CHECK(cases) check_cases(cases, sizeof(cases) / sizeof *(cases))
+
+static void test_types(void **state) {
+    (void)state;
+    static const schema_case cases[] = {
+        {"{}", {"1", "\"a\"", "null", "{\"a\":[]}", "[1,{}]", "true"}, {"", "nul", "tru", "01"}},
+        {"true", {"1", "{}"}, {""}},
+        {"{\"type\":\"null\"}", {"null"}, {"0", "\"null\"", ""}},
+        {"{\"type\":\"boolean\"}", {"true", "false"}, {"null", "True", "1"}},
+        {"{\"type\":\"string\"}", {"\"\"", "\"a\\u0041\\ud83d\\ude00\""}, {"1", "\"", "\"\\u0000\"", "\"\\udc00\"", "\"\n\""}},
+        {"{\"type\":\"integer\"}", {"0", "-1", "123456789012345678"}, {"-0", "1.0", "1e3", "1234567890123456789", "01", "-", "+1"}},
+        {"{\"type\":\"number\"}", {"0", "-0.5", "1e-7", "1.5E+300", "12.25"}, {"1e999", "1.", ".5", "12e3", "0x1", "1e308"}},
+        {"{\"type\":[\"string\",\"null\"]}", {"null", "\"a\""}, {"1", "{}", "nul"}},
+        {"{\"type\":\"string\",\"nullable\":true}", {"null", "\"a\""}, {"1"}},
+        {"{\"type\":\"array\"}", {"[]", "[1, \"a\", []]", "[\n  1\n]"}, {"{}", "[1,]", "[,1]", "[1 2]", "["}},
+        {"{\"type\":\"object\"}", {"{}", "{\"a\": 1}"}, {"[]", "{\"a\"}"}},
+        {"{\"type\":\"string\",\"title\":\"t\",\"description\":\"d\",\"default\":1,\"examples\":[2],\"$schema\":\"s\",\"$comment\":\"c\","
+         "\"deprecated\":true,\"readOnly\":true,\"writeOnly\":false,\"$id\":\"i\"}",
+         {"\"a\""},
+         {"1"}},
+    };
+    CHECK(cases);
+}
+
+static void test_objects(void **state) {
+    (void)state;
+    static const schema_case cases[] = {
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+         {"{\"a\":1}", "{\"a\":1,\"b\":\"x\"}", "{ \"a\": 1, \"b\": \"x\" }", "{\n\t\"a\": 1\n}"},
+         {"{}", "{\"b\":\"x\"}", "{\"b\":\"x\",\"a\":1}", "{\"a\":1,\"c\":1}", "{\"a\":1,}", "{\"a\":\"1\"}", "{\"a\":1\"b\":\"x\"}",
+          "{\"a\":1,\"a\":1}", "{,\"a\":1}"}},
+        {"{\"properties\":{\"a\":{},\"ab\":{},\"b\":{}}}",
+         {"{}", "{\"a\":1}", "{\"ab\":1}", "{\"b\":1}", "{\"a\":1,\"b\":2}", "{\"a\":1,\"ab\":2,\"b\":3}"},
+         {"{\"b\":1,\"a\":1}", "{\"c\":1}", "1"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"integer\"}}",
+         {"{}", "{\"a\":null}", "{\"b\":1}", "{\"a\":null,\"b\":1,\"aa\":2}", "{\"\":1}"},
+         {"{\"a\":1}", "{\"b\":null}", "{\"b\":1,\"a\":null}", "{\"\\u0061\":1}"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"additionalProperties\":true}",
+         {"{\"b\":1}", "{\"a\":{},\"c\":[]}"},
+         {"{\"a\"}"}},
+        {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}", "{ }"}, {"{\"a\":1}"}},
+        {"{\"type\":\"object\",\"required\":[\"x\"]}", {"{\"x\":1}", "{\"x\":null,\"y\":2}"}, {"{}", "{\"y\":1}"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":false,\"b\":{\"type\":\"integer\"}}}",
+         {"{}", "{\"b\":1}"},
+         {"{\"a\":1}", "{\"a\":1,\"b\":1}"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\\\"\\n/\xC3\xA9\":{\"const\":1}},\"required\":[\"a\\\"\\n/\xC3\xA9\"]}",
+         {"{\"a\\\"\\n/\xC3\xA9\":1}"},
+         {"{}"}},
+    };
+    CHECK(cases);
+}
+
+static void test_arrays(void **state) {
+    (void)state;
+    static const schema_case cases[] = {
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}", {"[]", "[1]", "[1,2, 3]", "[ ]"}, {"[\"a\"]", "[1,]"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2}", {"[1,2]", "[1,2,3,4]"}, {"[]", "[1]", "[1\n]"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"maxItems\":2}", {"[]", "[1]", "[1,2]"}, {"[1,2,3]", "[1,2,"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}", {"[1,2]", "[1,2,3]"}, {"[1]", "[1,2,3,4]"}},
+        {"{\"type\":\"array\",\"maxItems\":0}", {"[]", "[ ]"}, {"[1]"}},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":false}",
+         {"[]", "[1]", "[1,\"a\"]"},
+         {"[\"a\"]", "[1,\"a\",2]", "[1,2]"}},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"}],\"items\":{\"type\":\"null\"},\"minItems\":2,\"maxItems\":3}",
+         {"[1,null]", "[1,null,null]"},
+         {"[1]", "[1,null,null,null]", "[1,1]", "[null,null]"}},
+        {"{\"type\":\"array\",\"items\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"additionalItems\":false,\"minItems\":2,\"maxItems\":"
+         "2}",
+         {"[1,null]", "[ 1, null ]"},
+         {"[1]", "[1,null,1]", "[]"}},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"}],\"minItems\":1}", {"[1]", "[1,{},\"x\"]"}, {"[]", "[\"x\"]"}},
+        {"{\"items\":{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"minItems\":1},\"minItems\":1}",
+         {"[[true]]", "[[true],[false,true]]"},
+         {"[]", "[[]]", "[[true],[]]"}},
+        {"{\"type\":\"array\",\"items\":{},\"minItems\":65535}", {NULL}, {"[]", "[1,2]"}},
+    };
+    CHECK(cases);
+}
+
+static void test_numbers(void **state) {
+    (void)state;
+    static const schema_case cases[] = {
+        {"{\"type\":\"integer\",\"minimum\":0,\"maximum\":100}", {"0", "1", "42", "99", "100"}, {"-1", "101", "1000", "00", "1.0", "-0"}},
+        {"{\"type\":\"integer\",\"minimum\":-12,\"maximum\":7}",
+         {"-12", "-1", "-9", "-10", "0", "7"},
+         {"-13", "8", "10", "-20", "-100", "-0"}},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":5,\"exclusiveMaximum\":8}", {"6", "7"}, {"5", "8", "60", "0"}},
+        {"{\"type\":\"integer\",\"minimum\":-9007199254740991,\"maximum\":9007199254740991}",
+         {"0", "9007199254740991", "-9007199254740991"},
+         {"9007199254740992", "-9007199254740992", "10000000000000000"}},
+        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", {"2", "3"}, {"1", "4"}},
+        {"{\"type\":\"number\",\"minimum\":0.1,\"maximum\":2.25}",
+         {"0.1", "0.10", "1", "2", "2.25", "2.250", "0.100001", "2.2"},
+         {"0.09", "0", "2.251", "2.3", "3", "0.0999", "10"}},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0}", {"0.0001", "1", "99999"}, {"0", "0.0", "-1", "-0.5"}},
+        {"{\"type\":\"number\",\"exclusiveMaximum\":0}", {"-0.0001", "-1"}, {"0", "-0.0", "1", "-0"}},
+        {"{\"type\":\"number\",\"minimum\":1e2,\"maximum\":1.5e2}", {"100", "150", "149.9"}, {"99", "151"}},
+        {"{\"type\":\"number\",\"maximum\":-2.5}", {"-2.5", "-3", "-2.50", "-1000"}, {"-2.4", "0", "-2", "2.5"}},
+        {"{\"type\":\"number\",\"minimum\":1e300}", {NULL}, {NULL}},
+        {"{\"minimum\":10,\"type\":\"integer\",\"allOf\":[{\"maximum\":12},{\"minimum\":11}]}", {"11", "12"}, {"10", "13"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (cases[i].accepted[0]) check_schema(&cases[i]);
+}
+
+static void test_strings(void **state) {
+    (void)state;
+    static const schema_case cases[] = {
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+         {"\"ab\"", "\"abc\"", "\"\xC3\xA9\xF0\x9F\x98\x80\"", "\"\\ud83d\\ude00\\n\"", "\"\\\\\\\"\\/\""},
+         {"\"a\"", "\"abcd\"", "\"\"", "\"\\n\""}},
+        {"{\"type\":\"string\",\"minLength\":1}", {"\"a\"", "\"aaaaaaaaaaaaaaaaaaaaaaa\""}, {"\"\""}},
+        {"{\"type\":\"string\",\"maxLength\":0}", {"\"\""}, {"\"a\""}},
+        {"{\"type\":\"string\",\"maxLength\":1000000000}", {"\"\"", "\"a\""}, {"1"}},
+        {"{\"type\":\"string\",\"pattern\":\"^[a-c]+\\\\d{2}$\"}",
+         {"\"a12\"", "\"abc00\""},
+         {"\"a1\"", "\"d12\"", "\"a123\"", "\"xa12\"", "\"\""}},
+        {"{\"type\":\"string\",\"pattern\":\"b\"}", {"\"b\"", "\"abc\"", "\"\\nb\"", "\"\\\"b\""}, {"\"a\"", "\"\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\S+\\\\n\\\"$\"}", {"\"a\\n\\\"\""}, {"\"a\"", "\"\\n\\\"\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^[a-z]*$\",\"minLength\":2,\"maxLength\":4}",
+         {"\"ab\"", "\"abcd\""},
+         {"\"a\"", "\"abcde\"", "\"AB\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^[a-z]{2,4}$\",\"maxLength\":100}", {"\"ab\"", "\"abcd\""}, {"\"a\"", "\"abcde\""}},
+        {"{\"allOf\":[{\"type\":\"string\",\"pattern\":\"^a\"},{\"pattern\":\"z$\"}]}",
+         {"\"az\"", "\"abcz\""},
+         {"\"a\"", "\"z\"", "\"ba z\""}},
+        {"{\"type\":\"string\",\"format\":\"date\"}",
+         {"\"2024-02-29\"", "\"2000-02-29\"", "\"1999-12-31\"", "\"2023-04-30\""},
+         {"\"2023-02-29\"", "\"1900-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"", "\"2023-00-01\"", "\"2023-1-1\"", "\"2023-01-00\""}},
+        {"{\"type\":\"string\",\"format\":\"date-time\"}",
+         {"\"2024-02-29T23:59:59Z\"", "\"2024-01-01T00:00:00.123+02:00\""},
+         {"\"2024-02-29\"", "\"2024-02-29T24:00:00Z\"", "\"2024-01-01T00:00:00\"", "\"2024-01-01T00:00:60Z\""}},
+        {"{\"type\":\"string\",\"format\":\"uuid\"}", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123e4567\"", "\"\""}},
+        {"{\"type\":\"string\",\"format\":\"email\"}",
+         {"\"a@b.co\"", "\"a.b+c@x-y.example\""},
+         {"\"a\"", "\"@b.co\"", "\"a@b\"", "\"a@.co\"", "\"a@b-.co\""}},
+        {"{\"type\":\"string\",\"format\":\"email\",\"pattern\":"
+         "\"^(?:[A-Za-z0-9_'+\\\\-]+\\\\.)*[A-Za-z0-9_'+\\\\-]*[A-Za-z0-9_+-]@(?:[A-Za-z0-9][A-Za-z0-9\\\\-]*\\\\.)+[A-Za-z]{2,}$\"}",
+         {"\"a.b@example.org\""},
+         {"\"a@b.c\"", "\"a@b\""}},
+        {"{\"type\":\"string\",\"format\":\"uuid\",\"pattern\":\"^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}"
+         "-"
+         "[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000)$\"}",
+         {"\"123e4567-e89b-12d3-a456-426614174000\"", "\"00000000-0000-0000-0000-000000000000\""},
+         {"\"123e4567-e89b-02d3-a456-426614174000\""}},
+    };
+    CHECK(cases);
+}
+
+static void test_values(void **state) {
+    (void)state;
+    static const schema_case cases[] = {
+        {"{\"enum\":[\"a\",\"ab\",1,null,true,{\"k\":[1,2]}]}",
+         {"\"a\"", "\"ab\"", "1", "null", "true", "{\"k\":[1,2]}", "{ \"k\": [1, 2] }"},
+         {"\"abc\"", "false", "2", "{\"k\":[1]}", "\"\""}},
+        {"{\"type\":\"string\",\"enum\":[\"a\",1]}", {"\"a\""}, {"1"}},
+        {"{\"const\":\"x\\\"y\\n\"}", {"\"x\\\"y\\n\""}, {"\"x\"", "1"}},
+        {"{\"const\":null}", {"null"}, {"0"}},
+        {"{\"enum\":[1,2,3,4],\"minimum\":2,\"exclusiveMaximum\":4}", {"2", "3"}, {"1", "4"}},
+        {"{\"enum\":[\"a1\",\"b\",\"c2\"],\"pattern\":\"\\\\d\"}", {"\"a1\"", "\"c2\""}, {"\"b\""}},
+        {"{\"enum\":[{\"a\":1},{\"a\":\"x\"},{}],\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}",
+         {"{\"a\":1}"},
+         {"{\"a\":\"x\"}", "{}"}},
+        {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]},{\"enum\":[2.0,5]}]}", {"2"}, {"1", "3", "4", "5"}},
+    };
+    CHECK(cases);
+}
+
+static void test_combinations(void **state) {
+    (void)state;
+    static const schema_case cases[] = {
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1},{\"type\":\"null\"}]}",
+         {"1", "\"a\"", "null"},
+         {"\"ab\"", "true"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"],"
+         "\"anyOf\":[{\"properties\":{\"b\":{\"type\":\"null\"}},\"required\":[\"b\"]},{\"properties\":{\"c\":{\"type\":\"null\"}}}]}",
+         {"{\"a\":1,\"b\":null}", "{\"a\":1,\"c\":null}", "{\"a\":1}"},
+         {"{\"b\":null}", "{\"a\":1,\"b\":null,\"c\":null}"}},
+        {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"t\":{\"const\":\"x\"},\"v\":{\"type\":\"integer\"}},\"required\":[\"t\",\"v\"]"
+         "},"
+         "{\"type\":\"object\",\"properties\":{\"t\":{\"const\":\"y\"},\"v\":{\"type\":\"string\"}},\"required\":[\"t\",\"v\"]}]}",
+         {"{\"t\":\"x\",\"v\":1}", "{\"t\":\"y\",\"v\":\"s\"}"},
+         {"{\"t\":\"x\",\"v\":\"s\"}", "{\"t\":\"z\",\"v\":1}"}},
+        {"{\"oneOf\":[{\"type\":\"integer\",\"maximum\":4},{\"type\":\"integer\",\"minimum\":5},{\"type\":\"string\"}]}",
+         {"4", "5", "\"\""},
+         {"null"}},
+        {"{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},"
+         "{\"properties\":{\"b\":{\"type\":\"integer\"},\"a\":{\"maximum\":3}}}]}",
+         {"{\"a\":1}", "{\"a\":3,\"b\":9}"},
+         {"{\"a\":4}", "{\"b\":1}"}},
+        {"{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":"
+         "[{\"$ref\":\"#/$defs/n\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"],\"additionalProperties\":false}}}",
+         {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":null}}"},
+         {"{\"v\":1}", "{\"v\":1,\"next\":{}}"}},
+        {"{\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}}}",
+         {"{}", "{\"c\":[{\"c\":[]},{}]}"},
+         {"{\"c\":[1]}"}},
+        {"{\"definitions\":{\"a/b~c d\":{\"type\":\"integer\"}},\"$ref\":\"#/definitions/a~1b~0c%20d\",\"maximum\":3}", {"3", "-5"}, {"4"}},
+        {"{\"allOf\":[{\"$ref\":\"#/$defs/base\"}],\"properties\":{\"kid\":{\"$ref\":\"#\"}},\"$defs\":{\"base\":{\"type\":\"object\","
+         "\"properties\":{\"id\":{\"type\":\"integer\"}},\"required\":[\"id\"]}}}",
+         {"{\"id\":1}", "{\"kid\":{\"id\":2},\"id\":1}"},
+         {"{\"kid\":{}}", "{}"}},
+        {"{\"type\":\"object\",\"properties\":{\"list\":{\"type\":\"array\",\"items\":false},\"x\":{\"type\":\"array\",\"items\":{\"$ref\":"
+         "\"#/$defs/never\"}}},"
+         "\"$defs\":{\"never\":{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#/$defs/never\"}},\"required\":[\"n\"]}}}",
+         {"{\"list\":[]}", "{\"x\":[]}", "{\"list\":[],\"x\":[ ]}"},
+         {"{\"list\":[1]}", "{\"x\":[{}]}"}},
+    };
+    CHECK(cases);
+}
+
+/* ------------------------------------------------------------- what is refused ------------------------------------------- */
+
+static void check_error(const calla_form_options *o, calla_status status, const char *const *parts) {
+    form_program *p = NULL;
+    calla_error err = {0};
+    const calla_status got = form_program_compile(o, &p, &err);
+    if (got != status) fail_msg("%.300s: status %d, not %d: %s", o->source ? o->source : "tools", got, status, err.message);
+    assert_null(p);
+    for (; *parts; parts++)
+        if (!strstr(err.message, *parts)) fail_msg("%.300s: no \"%s\" in: %s", o->source ? o->source : "tools", *parts, err.message);
+}
+
+static void test_unsupported(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema;
+        calla_status status;
+        const char *parts[3];
+    } cases[] = {
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}", CALLA_E_UNSUPPORTED, {"schema: #/properties/a: not"}},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", CALLA_E_UNSUPPORTED, {"#: uniqueItems"}},
+        {"{\"type\":\"array\",\"items\":{\"multipleOf\":2,\"type\":\"integer\"}}", CALLA_E_UNSUPPORTED, {"#/items: multipleOf"}},
+        {"{\"patternProperties\":{}}", CALLA_E_UNSUPPORTED, {"patternProperties"}},
+        {"{\"if\":{}}", CALLA_E_UNSUPPORTED, {"if"}},
+        {"{\"type\":\"string\",\"format\":\"uri\"}", CALLA_E_UNSUPPORTED, {"#: format", "uri"}},
+        {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", CALLA_E_UNSUPPORTED, {"#: pattern", "looking ahead"}},
+        {"{\"type\":\"string\",\"pattern\":\"(\"}", CALLA_E_UNSUPPORTED, {"#: pattern", "malformed"}},
+        {"{\"$ref\":\"#/$defs/x\"}", CALLA_E_UNSUPPORTED, {"#: $ref", "#/$defs/x"}},
+        {"{\"$ref\":\"#\"}", CALLA_E_UNSUPPORTED, {"$ref", "itself"}},
+        {"{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", CALLA_E_UNSUPPORTED, {"$ref", "itself"}},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", CALLA_E_UNSUPPORTED, {"#: oneOf", "0 and for 1"}},
+        {"{\"oneOf\":[{\"type\":\"string\"},{\"const\":\"a\"}]}", CALLA_E_UNSUPPORTED, {"oneOf"}},
+        {"{\"minLength\":\"1\"}", CALLA_E_UNSUPPORTED, {"minLength: must be a number"}},
+        {"{\"anyOf\":[]}", CALLA_E_UNSUPPORTED, {"anyOf"}},
+        {"{\"enum\":[]}", CALLA_E_UNSUPPORTED, {"enum"}},
+        {"{\"properties\":[]}", CALLA_E_UNSUPPORTED, {"properties"}},
+        {"[]", CALLA_E_UNSUPPORTED, {"object or a boolean"}},
+        {"false", CALLA_E_ARGUMENT, {"admits no answer"}},
+        {"{\"type\":\"integer\",\"minimum\":2,\"maximum\":1}", CALLA_E_ARGUMENT, {"admits no answer"}},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":1}", CALLA_E_ARGUMENT, {"admits no answer"}},
+        {"{\"type\":\"array\",\"items\":false,\"minItems\":1}", CALLA_E_ARGUMENT, {"admits no answer"}},
+        {"{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#\"}},\"required\":[\"n\"]}", CALLA_E_ARGUMENT, {"nest without end"}},
+        {"{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\"]},{\"additionalProperties\":false}]}",
+         CALLA_E_ARGUMENT,
+         {"admits no answer"}},
+        {"{", CALLA_E_FORMAT, {"schema"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_error(
+            &(calla_form_options){
+                .kind = CALLA_FORM_JSON_SCHEMA, .source = cases[i].schema, .n_source = strlen(cases[i].schema), .strict_schema = true},
+            cases[i].status, cases[i].parts);
+    /* what is not strict only loosens */
+    static const char *const loose[] = {"{\"type\":\"array\",\"uniqueItems\":true}",
+                                        "{\"type\":\"string\",\"pattern\":\"(?=a)\"}",
+                                        "{\"$ref\":\"#/$defs/x\"}",
+                                        "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}",
+                                        "{\"anyOf\":[]}",
+                                        "{\"not\":{\"type\":\"string\"}}"};
+    for (size_t i = 0; i < sizeof loose / sizeof *loose; i++)
+        form_program_free(compile(&(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = loose[i], .n_source = strlen(loose[i])}));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_object),
+        cmocka_unit_test(test_json_object), cmocka_unit_test(test_types),        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_arrays),      cmocka_unit_test(test_numbers),      cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_combinations), cmocka_unit_test(test_unsupported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,13 +29,17 @@ static nfa_part any_value(form_build *b, form_nfa *n, bool in_call) {
     return p;
 }
 
+void json_closing_dfa(form_nfa *n, form_dfa *out) {
+    const nfa_part p = nfa_seq(n, nfa_star(n, nfa_range(n, 0, 255)), nfa_text(n, "</parameter>"));
+    dfa_from_nfa(n, nfa_seq(n, p, nfa_star(n, nfa_range(n, 0, 255))), out);
+}
+
 /* A string without "</parameter>". */
 static void build_call_string(form_nfa *n, form_dfa *out) {
     form_dfa all = {0}, closing = {0};
-    nfa_part p = nfa_seq(n, nfa_text(n, "\""), nfa_star(n, json_any_char(n)));
+    const nfa_part p = nfa_seq(n, nfa_text(n, "\""), nfa_star(n, json_any_char(n)));
     dfa_from_nfa(n, nfa_seq(n, p, nfa_text(n, "\"")), &all);
-    p = nfa_seq(n, nfa_star(n, nfa_range(n, 0, 255)), nfa_text(n, "</parameter>"));
-    dfa_from_nfa(n, nfa_seq(n, p, nfa_star(n, nfa_range(n, 0, 255))), &closing);
+    json_closing_dfa(n, &closing);
     dfa_combine(n->work, &all, &closing, DFA_WITHOUT, out);
     form_dfa_free(&all);
     form_dfa_free(&closing);

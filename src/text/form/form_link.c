@@ -8,7 +8,10 @@
 #include "base/memory.h"
 #include "text/form/form_build.h"
 
-enum { NEVER = 1000 /* a need at or above it: cannot be finished */ };
+enum {
+    NEVER = 1000,      /* a need at or above it: cannot be finished */
+    FUNCTION_DEPTH = 8 /* more than the frames below that of a tool's parameters */
+};
 
 typedef struct linker {
     form_build *b;
@@ -16,6 +19,7 @@ typedef struct linker {
     form_program *p;
     uint32_t *offset;          /* [n_machines] of a machine's first state in the arrays below */
     uint16_t *need;            /* [all states] */
+    uint16_t *needs_first;     /* [all states] as if all parameters were optional, NULL while these are sought */
     uint32_t *number;          /* [all states] in the program, or FORM_NONE */
     uint32_t *queue;           /* [all states] scratch */
     uint32_t *renamed, *order; /* [n_machines]: number in the program or FORM_NONE; the machine of a number */
@@ -30,31 +34,30 @@ static bool is_call(uint32_t symbol) { return symbol >= FORM_SYMBOL_CALL; }
 
 static unsigned at_least(unsigned a, unsigned b) { return a > b ? a : b; }
 
-/* The least need behind a guard of this state that is of `kind` and has the bits of `value`. */
-static unsigned need_behind_guards(const linker *l, const form_dfa *d, const uint16_t *need, const dfa_state *s, form_guard_kind kind,
-                                   uint64_t value) {
-    unsigned least = NEVER;
+/* The need behind the guard UNUSED of one bit, as it was found first. */
+static unsigned need_of_bit(const linker *l, const form_dfa *d, size_t first, const dfa_state *s, uint64_t bit) {
     for (uint32_t e = s->edge; e < s->edge + s->n_edges; e++) {
         if (!is_guard(d->edges[e].lo)) continue;
         const form_guard g = l->b->guards[d->edges[e].lo - FORM_SYMBOL_GUARD];
-        if (g.kind == kind && (kind == FORM_INC || g.value == value) && need[d->edges[e].to] < least) least = need[d->edges[e].to];
+        if (g.kind == FORM_UNUSED && g.value == bit) return l->needs_first[first + d->edges[e].to];
     }
-    return least;
+    return NEVER;
 }
 
-/* What a guard that will hold only later asks for: that what makes it hold can be done. */
-static unsigned need_before_guard(const linker *l, const form_dfa *d, const uint16_t *need, const dfa_state *s, form_guard g) {
-    if (g.kind == FORM_MIN && g.value) return need_behind_guards(l, d, need, s, FORM_INC, 0);
+/* What a guard that may not hold yet asks for: that what makes it hold can be done.  MIN asks for nothing: its count is of items, one of
+ * which stands before it, so that another can follow; or of characters.  ALL asks for the required parameters; how deep the frame lies
+ * above the root is a few levels. */
+static unsigned need_before_guard(const linker *l, const form_dfa *d, size_t first, const dfa_state *s, form_guard g) {
+    if (g.kind != FORM_ALL || !l->needs_first) return 0;
     unsigned most = 0;
-    if (g.kind == FORM_ALL)
-        for (uint64_t bits = g.value; bits; bits &= bits - 1)
-            most = at_least(most, need_behind_guards(l, d, need, s, FORM_UNUSED, bits & -bits));
-    return most;
+    for (uint64_t bits = g.value; bits; bits &= bits - 1) most = at_least(most, need_of_bit(l, d, first, s, bits & -bits));
+    return most < FORM_MAX_FRAMES - FUNCTION_DEPTH ? most : NEVER;
 }
 
-static unsigned need_over_edge(const linker *l, const form_dfa *d, const uint16_t *need, const dfa_state *s, dfa_edge e) {
-    const unsigned behind = need[e.to];
-    if (is_guard(e.lo)) return at_least(behind, need_before_guard(l, d, need, s, l->b->guards[e.lo - FORM_SYMBOL_GUARD]));
+/* first: the number of the machine's first state */
+static unsigned need_over_edge(const linker *l, const form_dfa *d, size_t first, const dfa_state *s, dfa_edge e) {
+    const unsigned behind = l->need[first + e.to];
+    if (is_guard(e.lo)) return at_least(behind, need_before_guard(l, d, first, s, l->b->guards[e.lo - FORM_SYMBOL_GUARD]));
     if (!is_call(e.lo)) return behind;
     const unsigned called = l->need[l->offset[e.lo - FORM_SYMBOL_CALL]];
     const bool tail = d->states[e.to].accepts && d->states[e.to].n_edges == 0;
@@ -73,7 +76,7 @@ static bool relax_machine(linker *l, size_t machine) {
             const dfa_state *s = &d->states[i];
             unsigned least = need[i];
             for (uint32_t e = s->edge; e < s->edge + s->n_edges && least; e++) {
-                const unsigned here = need_over_edge(l, d, need, s, d->edges[e]);
+                const unsigned here = need_over_edge(l, d, l->offset[machine], s, d->edges[e]);
                 if (here < least) least = here;
             }
             changed |= least < need[i];
@@ -83,7 +86,7 @@ static bool relax_machine(linker *l, size_t machine) {
     return need[0] < before;
 }
 
-static void find_needs(linker *l) {
+static void relax_all(linker *l) {
     for (size_t m = 0; m < l->b->n_machines; m++)
         for (size_t i = 0; i < l->b->machines[m].dfa.n_states; i++)
             l->need[l->offset[m] + i] = l->b->machines[m].dfa.states[i].accepts ? 0 : NEVER;
@@ -94,9 +97,19 @@ static void find_needs(linker *l) {
     }
 }
 
+/* Twice: what a required parameter needs must be known before what its function needs. */
+static void find_needs(linker *l) {
+    relax_all(l);
+    l->needs_first = mem_array(l->b->n_states, sizeof *l->needs_first);
+    if (!l->needs_first) form_fail_nomem(l->work);
+    if (form_failed(l->work)) return;
+    memcpy(l->needs_first, l->need, l->b->n_states * sizeof *l->needs_first);
+    relax_all(l);
+}
+
 /* The edge can be taken by something that will be finished. */
 static bool edge_lives(const linker *l, uint32_t machine, const dfa_state *s, dfa_edge e) {
-    return need_over_edge(l, &l->b->machines[machine].dfa, l->need + l->offset[machine], s, e) < NEVER;
+    return need_over_edge(l, &l->b->machines[machine].dfa, l->offset[machine], s, e) < NEVER;
 }
 
 /* ------------------------------------------------------------- what is reached ------------------------------------------- */
@@ -386,6 +399,7 @@ static void close_linker(linker *l) {
     mem_free(l->renamed);
     mem_free(l->order);
     mem_free(l->need);
+    mem_free(l->needs_first);
     mem_free(l->number);
     mem_free(l->queue);
 }

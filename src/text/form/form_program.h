@@ -94,7 +94,7 @@ typedef enum form_common {
     FORM_WHITE_SPACE, /* between two elements of JSON */
     FORM_NUMBER,
     FORM_INTEGER,
-    FORM_TEXT, /* a tool parameter's free text and the line end behind it, up to "</parameter>" exclusively */
+    FORM_TEXT, /* a tool parameter's free text with what closes it, "\n</parameter>\n" */
     FORM_COMMONS
 } form_common;
 
