@@ -176,10 +176,9 @@ bool tool_value_may_wait(json_object *parameters, const char *name, const char *
     return word < 4 ? to == n && strncasecmp(text + from, "null", word) == 0 : word == 4 && strncasecmp(text + from, "null", 4) == 0;
 }
 
-void tool_value_reads(json_object *parameters, const char *name, bool *string, bool *null) {
+bool tool_value_is_text(json_object *parameters, const char *name) {
     const unsigned types = types_of(parameters, name);
-    *string = types == 0 || (types & TYPE_STRING);
-    *null = types & TYPE_NULL;
+    return types == 0 || (types & TYPE_STRING);
 }
 
 bool tool_value(json_object *parameters, const char *name, const char *text, size_t n, json_object **out) {

@@ -24,8 +24,8 @@ bool tool_set_has_prefix(const tool_set *set, const char *name, size_t n);
  * string, and of what may become null.  If not, it is a string whatever follows. */
 bool tool_value_may_wait(json_object *parameters, const char *name, const char *text, size_t n);
 
-/* What tool_value makes of a value of parameter `name`: its text stays a string (but for null), and the word null is null. */
-void tool_value_reads(json_object *parameters, const char *name, bool *string, bool *null);
+/* tool_value leaves the text of parameter `name` a string, but for null. */
+bool tool_value_is_text(json_object *parameters, const char *name);
 
 /* The value of parameter `name` as the model wrote it (text [n]) → a JSON value by the types that its schema admits: a string stays as
  * it is where strings are admitted or nothing is known; else JSON, and what is no JSON is a string after all.  false: out of memory. */

@@ -1,8 +1,10 @@
 /* test_form_compile.c: what a form's program accepts and refuses, for every keyword, read by the reference of form_reference.h. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../unit.h"
+#include "base/memory.h"
 #include "form_reference.h"
 
 static form_program *compile(const calla_form_options *o) {
@@ -348,11 +350,223 @@ static void test_unsupported(void **state) {
         form_program_free(compile(&(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = loose[i], .n_source = strlen(loose[i])}));
 }
 
+/* ------------------------------------------------------------- other kinds ----------------------------------------------- */
+
+static void test_regex(void **state) {
+    (void)state;
+    static const struct {
+        const char *expression;
+        const char *accepted[6], *refused[6];
+    } cases[] = {
+        {"a|bc", {"a", "bc"}, {"", "ab", "abc", "b"}},
+        {"[a-c]{2,3}x?", {"ab", "abc", "abx", "abcx"}, {"a", "abcd", "abxx"}},
+        {"\\d+(?:\\.\\d+)?", {"1", "10.5"}, {"1.", ".5", ""}},
+        {"^a.c$",
+         {"abc",
+          "a\xC3\xA9"
+          "c",
+          "a\xF0\x9F\x98\x80"
+          "c"},
+         {"a\nc", "ac",
+          "a\xC3"
+          "c"}},
+        {"[^\\s\"]+", {"ab", "\xE2\x82\xAC"}, {"a b", "\"", ""}},
+        {"(?<year>\\d{4})-\\x41\\u0042\\u{1F600}", {"2024-AB\xF0\x9F\x98\x80"}, {"2024-AB"}},
+        {"(a*)*b", {"b", "aaab"}, {"a", "ba"}},
+        {"(^a|b)c", {"ac", "bc"}, {"c"}},
+        {"a$b|c", {"c"}, {"ab", "a"}},
+        {"\\W\\D\\S", {"-ab"}, {"a-b", "-1b", "-a "}},
+        {"x{2}y{0,}z{1}", {"xxz", "xxyyz"}, {"xz", "xxy"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        form_program *p = compile(
+            &(calla_form_options){.kind = CALLA_FORM_REGEX, .source = cases[i].expression, .n_source = strlen(cases[i].expression)});
+        check_texts(p, cases[i].expression, cases[i].accepted, cases[i].refused);
+        form_program_free(p);
+    }
+    static const struct {
+        const char *expression;
+        calla_status status;
+    } wrong[] = {{"(", CALLA_E_ARGUMENT},         {"a)", CALLA_E_ARGUMENT},          {"[", CALLA_E_ARGUMENT},
+                 {"*", CALLA_E_ARGUMENT},         {"[b-a]", CALLA_E_ARGUMENT},       {"a{2,1}", CALLA_E_ARGUMENT},
+                 {"\\", CALLA_E_ARGUMENT},        {"\\u{110000}", CALLA_E_ARGUMENT}, {"\\xg0", CALLA_E_ARGUMENT},
+                 {"\xFF", CALLA_E_ARGUMENT},      {"(?!a)", CALLA_E_UNSUPPORTED},    {"(?<=a)", CALLA_E_UNSUPPORTED},
+                 {"(a)\\1", CALLA_E_UNSUPPORTED}, {"\\bword", CALLA_E_UNSUPPORTED},  {"\\p{L}", CALLA_E_UNSUPPORTED},
+                 {"(?i:a)", CALLA_E_UNSUPPORTED}, {"a^b", CALLA_E_ARGUMENT}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        check_error(&(calla_form_options){.kind = CALLA_FORM_REGEX, .source = wrong[i].expression, .n_source = strlen(wrong[i].expression)},
+                    wrong[i].status, TEXTS("regular expression"));
+}
+
+static void test_choice(void **state) {
+    (void)state;
+    const char *source = "[\"yes\",\"no\",\"yesterday\",\"\xC3\xA9\"]";
+    form_program *p = compile(&(calla_form_options){.kind = CALLA_FORM_CHOICE, .source = source, .n_source = strlen(source)});
+    check_texts(p, source, TEXTS("yes", "no", "yesterday", "\xC3\xA9"), TEXTS("", "y", "yester", "yesno", "\"yes\""));
+    form_program_free(p);
+    static const char *const wrong[] = {"[]", "{}", "[1]", "\"a\""};
+    for (size_t i = 0; i < 4; i++)
+        check_error(&(calla_form_options){.kind = CALLA_FORM_CHOICE, .source = wrong[i], .n_source = strlen(wrong[i])}, CALLA_E_ARGUMENT,
+                    TEXTS("choice"));
+}
+
+#define TOOLS                                                                                                                              \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"parameters\":{\"type\":\"object\",\"properties\":{"                          \
+    "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9},"                                          \
+    "\"unit\":{\"enum\":[\"c\",\"f\"]},\"where\":{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\"}}},"                      \
+    "\"short\":{\"type\":\"string\",\"maxLength\":2}},\"required\":[\"city\"]}}},"                                                         \
+    "{\"type\":\"function\",\"function\":{\"name\":\"getAll\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]"
+#define HEAD CALL_BEGIN "\n<function="
+#define TAIL "</function>\n" CALL_END
+#define CITY "<parameter=city>\nParis\n</parameter>\n"
+
+static void test_tools(void **state) {
+    (void)state;
+    calla_form_options o = {.tools_json = TOOLS, .tool_choice = CALLA_TOOLS_REQUIRED};
+    form_program *p = compile(&o);
+    assert_true(p->owed);
+    check_texts(
+        p, "required",
+        TEXTS(HEAD "get>\n" CITY TAIL, HEAD "getAll>\n" TAIL, HEAD "get>\n" CITY TAIL "\n" HEAD "getAll>\n" TAIL,
+              HEAD "get>\n<parameter=days>\n3\n</parameter>\n" CITY TAIL, HEAD "get>\n" CITY "<parameter=unit>\nf\n</parameter>\n" TAIL,
+              HEAD "get>\n<parameter=city>\na\n<b>\n\n</parameter>\n" TAIL, HEAD "get>\n<parameter=city>\n\n</parameter>\n" TAIL,
+              HEAD "get>\n" CITY "<parameter=where>\n{\"s\": \"<\\/parameter>\"}\n</parameter>\n" TAIL,
+              HEAD "get>\n" CITY "<parameter=short>\n\xC3\xA9\xC3\xA9\n</parameter>\n" TAIL),
+        TEXTS("", "text", HEAD "get>\n" TAIL, HEAD "put>\n" TAIL, HEAD "get>\n" CITY CITY TAIL,
+              HEAD "get>\n" CITY "<parameter=days>\n0\n</parameter>\n" TAIL,
+              HEAD "get>\n" CITY "<parameter=days>\n\"3\"\n</parameter>\n" TAIL,
+              HEAD "get>\n" CITY "<parameter=other>\n3\n</parameter>\n" TAIL, HEAD "get>\n" CITY "<parameter=unit>\nk\n</parameter>\n" TAIL,
+              HEAD "get>\n<parameter=city>\na</parameter>b\n</parameter>\n" TAIL,
+              HEAD "get>\n<parameter=city>\n<parameter=days>\n\n</parameter>\n" TAIL,
+              HEAD "get>\n" CITY "<parameter=where>\n{\"s\":\"</parameter>\"}\n</parameter>\n" TAIL,
+              HEAD "get>\n" CITY "<parameter=short>\nabc\n</parameter>\n" TAIL, HEAD "get>\n" CITY "</function>\n",
+              HEAD "get>\n" CITY TAIL "\n"));
+    form_program_free(p);
+    o.one_call = true;
+    o.tool_choice = CALLA_TOOLS_NAMED;
+    o.tool_name = "getAll";
+    p = compile(&o);
+    check_texts(p, "named", TEXTS(HEAD "getAll>\n" TAIL),
+                TEXTS(HEAD "get>\n" CITY TAIL, HEAD "getAll>\n" TAIL "\n" HEAD "getAll>\n" TAIL, ""));
+    form_program_free(p);
+    o = (calla_form_options){.tools_json = TOOLS, .tool_choice = CALLA_TOOLS_AUTO};
+    p = compile(&o);
+    assert_false(p->owed);
+    check_texts(p, "auto", TEXTS("", "text", "text " HEAD "getAll>\n" TAIL, "</function>"),
+                TEXTS(HEAD "get>\n" TAIL, "a" HEAD "getAll>\n"));
+    form_program_free(p);
+    o.kind = CALLA_FORM_JSON_OBJECT;
+    p = compile(&o);
+    check_texts(p, "an object or a call", TEXTS("{}", "{\"a\":1}", HEAD "getAll>\n" TAIL), TEXTS("", "text", "{}" HEAD "getAll>\n" TAIL));
+    form_program_free(p);
+    o = (calla_form_options){.tools_json = TOOLS, .tool_choice = CALLA_TOOLS_NONE};
+    p = compile(&o);
+    check_texts(p, "none", TEXTS("", "text"), TEXTS(CALL_BEGIN));
+    form_program_free(p);
+    p = compile(&(calla_form_options){0});
+    check_texts(p, "nothing", TEXTS("", "text", CALL_BEGIN, "a" CALL_BEGIN "b" CALL_BEGIN), NULL);
+    form_program_free(p);
+}
+
+static void test_tools_refused(void **state) {
+    (void)state;
+    check_error(&(calla_form_options){.tool_choice = CALLA_TOOLS_REQUIRED}, CALLA_E_ARGUMENT, TEXTS("tool_choice"));
+    check_error(&(calla_form_options){.tool_choice = CALLA_TOOLS_NAMED, .tools_json = TOOLS, .tool_name = "x"}, CALLA_E_ARGUMENT,
+                TEXTS("\"x\""));
+    check_error(&(calla_form_options){.tools_json = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":"
+                                                    "{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}}}]"},
+                CALLA_E_UNSUPPORTED, TEXTS("tools[0] (f): #/properties/a: not"));
+    form_program *p = compile(&(calla_form_options){
+        .tool_choice = CALLA_TOOLS_REQUIRED,
+        .tools_json = "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}},\"required\":[\"a\"]}}]"});
+    check_texts(p, "not strict", TEXTS(HEAD "f>\n<parameter=a>\nx\n</parameter>\n" TAIL), TEXTS(HEAD "f>\n" TAIL));
+    form_program_free(p);
+    /* a required parameter that cannot be */
+    check_error(&(calla_form_options){.tool_choice = CALLA_TOOLS_REQUIRED,
+                                      .tools_json = "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":false},"
+                                                    "\"required\":[\"a\"]}}]"},
+                CALLA_E_ARGUMENT, TEXTS("admits no answer"));
+}
+
+/* ------------------------------------------------------------- budgets --------------------------------------------------- */
+
+static void check_limit(const char *schema, const char *keyword) {
+    check_error(&(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = schema, .n_source = strlen(schema), .strict_schema = true},
+                CALLA_E_LIMIT, TEXTS(keyword, "#/properties/a"));
+}
+
+static void test_budgets(void **state) {
+    (void)state;
+#define IN_A(schema) "{\"type\":\"object\",\"properties\":{\"a\":" schema "}}"
+    check_limit(IN_A("{\"type\":\"string\",\"pattern\":\"((a{1,1000}){1,1000}){1,1000}\"}"), "pattern");
+    check_limit(IN_A("{\"type\":\"string\",\"pattern\":\"^(.*a.{30})$\"}"), "pattern");
+    check_limit(IN_A("{\"type\":\"array\",\"maxItems\":1000000000}"), "maxItems");
+    check_limit(IN_A("{\"type\":\"array\",\"minItems\":1000000000}"), "minItems");
+    check_limit(IN_A("{\"type\":\"string\",\"pattern\":\"^a\",\"maxLength\":100000}"), "maxLength");
+    const size_t size = 2 << 20;
+    char *text = malloc(size);
+    assert_non_null(text);
+    size_t n = (size_t)snprintf(text, size, "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[0");
+    for (int i = 1; i < 100000; i++) n += (size_t)snprintf(text + n, size - n, ",%d", i);
+    snprintf(text + n, size - n, "]}}}");
+    check_limit(text, "enum");
+    /* more required levels than an answer may nest */
+    n = (size_t)snprintf(text, size, "%s", "{\"type\":\"integer\"}");
+    for (int i = 0; i < 60; i++) {
+        static const char open[] = "{\"type\":\"object\",\"required\":[\"a\"],\"properties\":{\"a\":";
+        memmove(text + sizeof open - 1, text, n + 1);
+        memcpy(text, open, sizeof open - 1);
+        n += sizeof open - 1;
+        n += (size_t)snprintf(text + n, size - n, "}}");
+    }
+    form_program *p = NULL;
+    calla_error err;
+    const calla_status status = form_program_compile(
+        &(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = text, .n_source = n, .strict_schema = true}, &p, &err);
+    assert_true(status == CALLA_OK || status == CALLA_E_FORMAT); /* json.h reads 128 levels */
+    form_program_free(p);
+    free(text);
+}
+
+/* ------------------------------------------------------------- memory ---------------------------------------------------- */
+
+static int fail_at(void *user, uint64_t number) {
+    (void)number;
+    uint64_t *left = user;
+    return (*left)-- == 0;
+}
+
+/* Each allocation fails once: out of memory is reported, and nothing is lost (leaks are the sanitizer's to see). */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    const char *schema =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^x+$\",\"maxLength\":3},"
+        "\"b\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"maxItems\":2},\"c\":{\"oneOf\":[{\"const\":1},{\"const\":\"s\"}]},"
+        "\"d\":{\"type\":\"string\",\"minLength\":1}},\"additionalProperties\":{\"type\":\"number\",\"minimum\":0.5}}";
+    const calla_form_options o = {
+        .kind = CALLA_FORM_JSON_SCHEMA, .source = schema, .n_source = strlen(schema), .strict_schema = true, .tools_json = TOOLS};
+    uint64_t total = mem_allocations();
+    form_program_free(compile(&o));
+    total = mem_allocations() - total;
+    for (uint64_t i = 0; i < total; i += 1 + i / 40) {
+        uint64_t left = i;
+        form_program *p = NULL;
+        calla_error err = {0};
+        mem_set_failure(fail_at, &left);
+        const calla_status status = form_program_compile(&o, &p, &err);
+        mem_set_failure(NULL, NULL);
+        if (status != CALLA_E_NOMEM) fail_msg("allocation %llu of %llu: %s", (unsigned long long)i, (unsigned long long)total, err.message);
+        assert_null(p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_object), cmocka_unit_test(test_types),        cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_arrays),      cmocka_unit_test(test_numbers),      cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_values),      cmocka_unit_test(test_combinations), cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_json_object),   cmocka_unit_test(test_types),        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_arrays),        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_values),        cmocka_unit_test(test_combinations), cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_regex),         cmocka_unit_test(test_choice),       cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_tools_refused), cmocka_unit_test(test_budgets),      cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

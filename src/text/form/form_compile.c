@@ -23,7 +23,6 @@ typedef struct compilation {
 static void build_regex(form_build *b, const void *user, form_nfa *n, form_dfa *out) {
     const compilation *c = user;
     calla_error why;
-    b->work.where = "regular expression";
     const regex_node *r = regex_parse(&b->work, c->options->source, c->options->n_source, &why);
     if (r)
         regex_to_dfa(r, REGEX_UTF8, true, n, out);
@@ -33,7 +32,6 @@ static void build_regex(form_build *b, const void *user, form_nfa *n, form_dfa *
 
 static void build_choice(form_build *b, const void *user, form_nfa *n, form_dfa *out) {
     const compilation *c = user;
-    b->work.where = "choice";
     const nfa_part whole = nfa_nothing(n);
     for (size_t i = 0; i < json_object_array_length(c->source) && !form_failed(&b->work); i++) {
         json_object *value = json_object_array_get_idx(c->source, i);
@@ -70,6 +68,7 @@ static uint32_t choice_content(compilation *c) {
         form_fail(&c->b.work, CALLA_E_ARGUMENT, "choice: must be an array of strings that is not empty");
         return FORM_NONE;
     }
+    c->b.work.where = "choice";
     return form_machine_of(&c->b, "choice", sizeof "choice", build_choice, c, &fresh);
 }
 
@@ -79,6 +78,7 @@ static uint32_t regex_content(compilation *c) {
         form_fail(&c->b.work, CALLA_E_ARGUMENT, "regular expression: not valid UTF-8");
         return FORM_NONE;
     }
+    c->b.work.where = "regular expression";
     const uint32_t machine = form_machine_of(&c->b, "regex", sizeof "regex", build_regex, c, &fresh);
     if (!form_failed(&c->b.work)) c->b.machines[machine].wide = true;
     return machine;

@@ -25,7 +25,7 @@ typedef struct bounds {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Digit i of the mantissa's digits, which a point may interrupt, counted from the first that is not 0. */
+/* A number's digits, which a point may interrupt, from the first that is not 0. */
 typedef struct mantissa {
     const char *text; /* at the first digit that is not 0 */
     int n;            /* digits from there on */

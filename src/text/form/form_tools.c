@@ -34,8 +34,7 @@ static void join_parameter(form_build *b, const function_user *u, form_nfa *n, c
         schema_refuse(b, u->leaf->doc, u->leaf->members[0].path, "properties", "\"%.60s\" cannot be the name of a parameter", p->name);
         return;
     }
-    bool string, null;
-    tool_value_reads(u->parameters, p->name, &string, &null);
+    const bool string = tool_value_is_text(u->parameters, p->name);
     uint32_t at = join(n, from, nfa_text(n, "<parameter="));
     at = join(n, join(n, at, nfa_bytes(n, p->name, p->n_name)), nfa_text(n, ">\n"));
     at = join(n, at, nfa_call(n, schema_machine(b, p->value, string ? SCHEMA_TEXT : SCHEMA_PARAMETER)));
