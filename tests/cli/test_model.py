@@ -10,7 +10,9 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import command
 from command import POCKET, SECONDS, CommandTest, calla, environment
@@ -23,6 +25,20 @@ VOCABULARY_ROWS = 8192
 
 
 class Run(CommandTest):
+    def test_an_answer_is_held_to_a_schema(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / 'schema.json'
+            path.write_text('{"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}, "large": {"type": "boolean"}}, '
+                            '"required": ["city", "large"], "additionalProperties": false}')
+            for words in ([], ['--no-think']):
+                answer = json.loads(self.works('run', *words, *GREEDY, '--schema', str(path), FRANCE))
+                self.assertEqual(sorted(answer), ['city', 'large'])
+                self.assertIn(answer['city'], ['Paris', 'Rome'])
+                self.assertIsInstance(answer['large'], bool)
+            path.write_text('{"properties": {"a": {"not": {"type": "null"}}}}')
+            self.fails(1, [str(path), '/properties/a', 'not'], 'run', '--schema', str(path), FRANCE)
+            self.fails(1, 'nowhere.json', 'run', '--schema', f'{folder}/nowhere.json', FRANCE)
+
     def test_the_prompt_is_the_argument_or_standard_input(self):
         self.assertEqual(self.works('run', '--no-think', *GREEDY, FRANCE), ANSWER + '\n')
         self.assertEqual(self.works('run', '--no-think', *GREEDY, stdin=FRANCE), ANSWER + '\n')

@@ -99,6 +99,19 @@ static void test_tools(void **state) {
     check("</think>\n\n<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>", TOOLS);
 }
 
+/* The first time the form is compiled, then it is there. */
+static void test_form(void **state) {
+    (void)state;
+    static const char form[] =
+        "\"stream\":%s,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"object\","
+        "\"properties\":{\"city\":{\"type\":\"string\"}},\"required\":[\"city\"],\"additionalProperties\":false}}}";
+    for (int stream = 0; stream < 2; stream++) {
+        char more[512];
+        snprintf(more, sizeof more, form, stream ? "true" : "false");
+        check("Hm.</think>\n\n{\"city\":\"Paris\"}", more);
+    }
+}
+
 static void test_messages(void **state) {
     (void)state;
     static const char form[] =
@@ -164,7 +177,7 @@ static void test_open(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open),     cmocka_unit_test(test_whole),     cmocka_unit_test(test_stream), cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_responses), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_responses), cmocka_unit_test(test_text),   cmocka_unit_test(test_form),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
