@@ -191,15 +191,13 @@ def look_for_tools(tally):
         tally.leave_out('the chat template against jinja2', 'python3-jinja2 is not installed')
 
 
-def install_clients(tally):
-    """The npm clients that talk to the server in tests/conformance; meson registers their tests where they are."""
-    folder = ROOT / 'tests' / 'conformance'
-    if not (folder / 'package-lock.json').exists():
-        return
-    if not shutil.which('npm'):
-        tally.leave_out('tests of real clients', 'npm is not installed')
-    elif run(['npm', 'ci', '--prefix', folder, '--no-audit', '--no-fund', '--loglevel=error']) != 0:
-        tally.leave_out('tests of real clients', 'npm ci failed')
+def install_packages(tally):
+    """What npm has: clients that talk to the server, and oracles for forms of answers.  meson registers their tests where they are."""
+    for folder, what in ((ROOT / 'tests' / 'conformance', 'tests of real clients'), (ROOT / 'tests' / 'form', 'forms of answers against other programs')):
+        if not shutil.which('npm'):
+            tally.leave_out(what, 'npm is not installed')
+        elif run(['npm', 'ci', '--prefix', folder, '--no-audit', '--no-fund', '--loglevel=error']) != 0:
+            tally.leave_out(what, 'npm ci failed')
 
 
 def main():
@@ -210,7 +208,7 @@ def main():
     tally = Tally()
     begun = time.monotonic()
     look_for_tools(tally)
-    install_clients(tally)
+    install_packages(tally)
     for name, compiler, options, wanted in variants(arguments.slow):
         started = time.monotonic()
         if not compiler or not shutil.which(compiler):

@@ -57,6 +57,18 @@ static void add_leaf(form_build *b, const schema_set *leaf, void *user) {
     if (types & TYPE_OBJECT) add_part(v, nfa_call(n, schema_object(b, leaf)), false);
 }
 
+static bool has_values(const schema_set *set) {
+    json_object *ignored;
+    for (uint32_t i = 0; i < set->n; i++)
+        if (schema_has(&set->members[i], "const", &ignored) || schema_has(&set->members[i], "enum", &ignored)) return true;
+    return false;
+}
+
+/* What makes a value's machine large, if it is. */
+static const char *choice_keyword(const schema_set *set) {
+    return schema_has_alternatives(set) ? "anyOf" : has_values(set) ? "enum" : "type";
+}
+
 static void build_value(form_build *b, const void *user, form_nfa *n, form_dfa *out) {
     const value_user *u = user;
     value_parts v = {.n = n, .form = u->form, .whole = nfa_nothing(n), .close = nfa_node(n)};
@@ -67,15 +79,8 @@ static void build_value(form_build *b, const void *user, form_nfa *n, form_dfa *
         nfa_skip(n, close.to, v.whole.to);
     }
     form_dfa_free(&v.content);
-    schema_at(b, u->set, schema_has_alternatives(u->set) ? "anyOf" : "enum");
+    schema_at(b, u->set, choice_keyword(u->set));
     dfa_from_nfa(n, v.whole, out);
-}
-
-static bool has_values(const schema_set *set) {
-    json_object *ignored;
-    for (uint32_t i = 0; i < set->n; i++)
-        if (schema_has(&set->members[i], "const", &ignored) || schema_has(&set->members[i], "enum", &ignored)) return true;
-    return false;
 }
 
 /* The machine of a set with one type and nothing to choose, FORM_NONE: there is a choice. */
@@ -106,6 +111,6 @@ uint32_t schema_machine(form_build *b, const schema_set *set, schema_form form) 
     if (!user || !key) return 0;
     *user = (value_user){set, form};
     bool fresh;
-    schema_at(b, set, NULL);
+    schema_at(b, set, choice_keyword(set));
     return form_machine_of(b, key, n, build_value, user, &fresh);
 }
