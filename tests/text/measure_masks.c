@@ -145,7 +145,7 @@ static void measure(json_object *line, bool first, figures *all) {
 int main(int argc, char **argv) {
     if (argc != 3) return fprintf(stderr, "usage: %s MODEL_DIR FORMS\n", argv[0]), 2;
     calla_error err;
-    char *lines;
+    char *lines = NULL;
     size_t n;
     if (calla_text_open(argv[1], &text, &err) || file_read(argv[2], MAX_FILE, &lines, &n, &err)) fail(err.message);
     const form_trie *trie;

@@ -61,10 +61,25 @@ static uint64_t rounds(uint64_t n) { return getenv("CALLA_TEST_SHORT") ? (n + 7)
 
 /* ------------------------------------------------------------- walks ----------------------------------------------------- */
 
-/* A token of the mask (NULL: any).  hurry: one that may bring the end nearer. */
-static int32_t choose(const uint32_t *mask, uint64_t *dice, bool hurry) {
+/* The token of the byte that goes on with what ends a parameter's text. */
+static int32_t closing_byte(const buffer *written) {
+    static const char closing[] = "\n</parameter>\n";
+    size_t n = written->n < sizeof closing - 2 ? written->n : sizeof closing - 2;
+    while (n && memcmp(written->data + written->n - n, closing, n) != 0) n--;
+    for (int32_t id = 0; id < n_ids; id++) {
+        size_t length;
+        const unsigned char *bytes = bytes_of(id, &length);
+        if (bytes && length == 1 && *bytes == (unsigned char)closing[n]) return id;
+    }
+    return -1;
+}
+
+/* A token of the mask (NULL: any).  hurry: one that may bring the end nearer, behind what was written; NULL: none. */
+static int32_t choose(const uint32_t *mask, uint64_t *dice, const buffer *hurry) {
     if (!mask) return walk_roll(dice, 3) ? (int32_t)walk_roll(dice, 256) : walk_roll(dice, 3) ? call_id : stop_id;
-    const int32_t id = walk_choose(text, mask, dice, hurry);
+    const int32_t closing = hurry && walk_roll(dice, 8) ? closing_byte(hurry) : -1;
+    if (closing >= 0 && has_bit(mask, closing) && !has_bit(mask, stop_id) && !has_bit(mask, call_end_id)) return closing;
+    const int32_t id = walk_choose(text, mask, dice, hurry != NULL);
     assert_true(id >= 0);
     return id;
 }
@@ -128,7 +143,7 @@ static size_t walk(const form_case *c, calla_form *form, uint64_t seed, size_t c
         if (steps > MOST_STEPS) fail_msg("%s: no end behind \"%.*s\"", c->name, (int)written.n, written.data);
         assert_true(mask || brute_is_free(&s.at));
         if (mask && !brute_is_free(&s.at) && check && walk_roll(&dice, check) == 0) expect_mask(c, &s, mask, &written);
-        id = choose(mask, &dice, steps >= patience);
+        id = choose(mask, &dice, steps >= patience ? &written : NULL);
         size_t n;
         if (calla_matcher_took(m, id))
             fail_msg("%s: behind \"%.*s\" token %d was allowed, not taken", c->name, (int)written.n, written.data, (int)id);
@@ -177,7 +192,7 @@ static size_t make_path(calla_form *form, uint64_t seed, size_t n, int32_t *path
     uint64_t dice = seed;
     size_t i = 0;
     for (; i < n; i++) {
-        path[i] = choose(calla_matcher_mask(m), &dice, false);
+        path[i] = choose(calla_matcher_mask(m), &dice, NULL);
         if (path[i] == stop_id || calla_matcher_took(m, path[i])) break;
     }
     calla_matcher_close(m);

@@ -79,8 +79,10 @@ calla_status form_open(const calla_text *text, form_program *program, calla_form
     f->trie = trie;
     f->program = program;
     f->bounds = form_bounds_make(program);
-    f->maker = (form_local_maker){.program = program, .trie = trie, .tokenizer = text->tokenizer, .own = &f->locals, .common = common};
-    if (!f->bounds || !make_masks(f) || !form_locals_open(&f->locals, (size_t)program->n_states * 4, LOCAL_BYTES) ||
+    f->hubs = form_hubs_make(program);
+    f->maker = (form_local_maker){
+        .program = program, .trie = trie, .tokenizer = text->tokenizer, .hubs = f->hubs, .own = &f->locals, .common = common};
+    if (!f->bounds || !f->hubs || !make_masks(f) || !form_locals_open(&f->locals, (size_t)program->n_states * 4, LOCAL_BYTES) ||
         !form_cache_open(&f->cache, trie->n_words, CACHE_BYTES)) {
         calla_form_release(f);
         return error_nomem(err, "an answer's form");
@@ -109,6 +111,7 @@ void calla_form_release(calla_form *form) {
     form_locals_close(&form->locals);
     form_program_free(form->program);
     mem_free(form->bounds);
+    mem_free(form->hubs);
     mem_free(form->thought);
     mem_free(form->no_call);
     mem_free(form);

@@ -14,6 +14,7 @@ struct calla_form {
     const form_trie *trie;
     form_program *program;
     form_bound *bounds; /* [n_machines] */
+    uint32_t *hubs;     /* [n_machines] */
     uint32_t *thought;  /* [n_words] what may follow in a thought while something is owed: neither stop nor <tool_call> */
     uint32_t *no_call;  /* [n_words] what may follow in free text without calls: all but <tool_call> */
     form_locals locals; /* of the program's own machines */

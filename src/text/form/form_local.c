@@ -37,6 +37,7 @@ void form_local_free(form_local *l) {
     mem_free(l->ended.at);
     mem_free(l->rests);
     mem_free(l->leaving);
+    mem_free(l->left);
     mem_free(l);
 }
 
@@ -48,24 +49,29 @@ typedef struct place {
     bool ended; /* a MIN guard was passed */
 } place;
 
-/* One token that leaves, or stays. */
-typedef struct found {
-    const unsigned char *rest;
+/* What is left of a token that leaves. */
+typedef struct left_rest {
+    const unsigned char *bytes; /* [n] */
     uint32_t n;
     int32_t token;
     uint32_t chars;
-} found;
+} left_rest;
+
+/* A token that stays in a counted machine. */
+typedef struct stayed {
+    int32_t token;
+    uint32_t chars;
+    bool ended;
+} stayed;
 
 typedef struct walk {
     const form_local_maker *m;
     bool counted;
     place *places; /* [longest + 1] by depth */
     form_local *local;
-    found *leaving; /* [n_leaving] */
-    size_t n_leaving, cap_leaving;
-    found *stays; /* [n_stays] in a counted machine: n is whether it ended */
+    stayed *stays; /* [n_stays] */
     size_t n_stays, cap_stays;
-    bool failed;
+    bool rests, failed;
 } walk;
 
 /* Over a byte, and the guards before it. */
@@ -84,45 +90,69 @@ static bool next_place(const form_program *p, place from, unsigned char byte, pl
     return false;
 }
 
-static void add_found(found **items, size_t *n, size_t *cap, found f, size_t max, bool *failed) {
-    if (*failed || mem_grow(items, cap, *n + 1, sizeof **items, max)) {
-        *failed = true;
-        return;
-    }
-    (*items)[(*n)++] = f;
+static void add_left(walk *w, uint32_t node, int32_t token, uint32_t chars) {
+    form_local *l = w->local;
+    w->failed |= mem_grow(&l->left, &l->cap_left, l->n_left + 1, sizeof *l->left, MAX_LEAVING) != 0;
+    if (!w->failed) l->left[l->n_left++] = (form_left_at){node, token, chars};
 }
 
-/* The machine accepts at node i: all below it may leave here. */
-static void add_leaving(walk *w, uint32_t i, uint32_t chars) {
+/* What is found at node i, where the walk stands at `at`. */
+static void find_at(walk *w, uint32_t i, const place *at) {
     const form_trie *t = w->m->trie;
-    const uint16_t depth = t->nodes[i].depth;
-    for (uint32_t k = i + 1; k < t->nodes[i].skip && !w->failed; k++) {
-        if (t->nodes[k].token < 0) continue;
-        size_t n;
-        const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(w->m->tokenizer, t->nodes[k].token, &n);
-        const found f = {.rest = bytes + depth, .n = (uint32_t)n - depth, .token = t->nodes[k].token, .chars = chars};
-        add_found(&w->leaving, &w->n_leaving, &w->cap_leaving, f, MAX_LEAVING, &w->failed);
+    const int32_t token = t->nodes[i].token;
+    if (token >= 0) w->local->stay[token / 32] |= UINT32_C(1) << token % 32;
+    if (token >= 0 && w->counted) {
+        w->failed |= mem_grow(&w->stays, &w->cap_stays, w->n_stays + 1, sizeof *w->stays, SIZE_MAX / sizeof *w->stays) != 0;
+        if (!w->failed) w->stays[w->n_stays++] = (stayed){token, at->chars, at->ended};
     }
+    if (!w->rests || !w->m->program->states[at->state].accepts) return;
+    for (uint32_t k = i + 1; k < t->nodes[i].skip && !w->failed; k++) /* all below may leave here */
+        if (t->nodes[k].token >= 0) add_left(w, i, t->nodes[k].token, at->chars);
 }
 
-static void walk_trie(walk *w, uint32_t state, bool rests) {
+static void walk_trie(walk *w, uint32_t state) {
     const form_trie *t = w->m->trie;
-    const form_program *p = w->m->program;
     w->places[0] = (place){.state = state};
     for (uint32_t i = 0; i < t->n_nodes && !w->failed;) {
         const form_trie_node *node = &t->nodes[i];
         place *at = &w->places[node->depth];
         w->local->n_visited++;
-        if (!next_place(p, at[-1], node->byte, at)) {
+        if (next_place(w->m->program, at[-1], node->byte, at)) {
+            find_at(w, i, at);
+            i++;
+        } else {
+            i = node->skip;
+        }
+    }
+}
+
+static uint32_t next_or_none(const form_program *p, uint32_t state, unsigned char byte) {
+    return state == FORM_NONE ? FORM_NONE : form_next(p, state, byte);
+}
+
+/* The same by what is known of another state of the machine: where both have come to one state, all below is the same.  From the inside
+ * of what may become a closing tag, that is nearly everywhere. */
+static void walk_beside(walk *w, uint32_t state, uint32_t hub, const form_local *of_hub) {
+    const form_trie *t = w->m->trie;
+    const form_program *p = w->m->program;
+    size_t k = 0;
+    memcpy(w->local->stay, of_hub->stay, t->n_words * sizeof *of_hub->stay);
+    w->places[0].state = state;
+    w->places[0].chars = hub; /* the other's state: wide machines have no characters to count */
+    for (uint32_t i = 0; i < t->n_nodes && !w->failed;) {
+        const form_trie_node *node = &t->nodes[i];
+        place *at = &w->places[node->depth];
+        *at = (place){.state = next_or_none(p, at[-1].state, node->byte), .chars = next_or_none(p, at[-1].chars, node->byte)};
+        w->local->n_visited++;
+        if (at->state == at->chars) {
+            for (; k < of_hub->n_left && of_hub->left[k].node < node->skip; k++)
+                if (of_hub->left[k].node >= i) add_left(w, of_hub->left[k].node, of_hub->left[k].token, 0);
             i = node->skip;
             continue;
         }
-        if (node->token >= 0) {
-            w->local->stay[node->token / 32] |= UINT32_C(1) << node->token % 32;
-            const found f = {.n = at->ended, .token = node->token, .chars = at->chars};
-            if (w->counted) add_found(&w->stays, &w->n_stays, &w->cap_stays, f, SIZE_MAX / sizeof f, &w->failed);
-        }
-        if (rests && p->states[at->state].accepts) add_leaving(w, i, at->chars);
+        if (node->token >= 0) w->local->stay[node->token / 32] &= ~(UINT32_C(1) << node->token % 32);
+        const place here = {.state = at->state};
+        if (here.state != FORM_NONE) find_at(w, i, &here);
         i++;
     }
 }
@@ -130,7 +160,7 @@ static void walk_trie(walk *w, uint32_t state, bool rests) {
 static bool sort_by_chars(const walk *w, bool ended, form_by_chars *out) {
     uint32_t most = 0, n = 0;
     for (size_t i = 0; i < w->n_stays; i++) {
-        if (w->stays[i].n != ended) continue;
+        if (w->stays[i].ended != ended) continue;
         n++;
         if (w->stays[i].chars > most) most = w->stays[i].chars;
     }
@@ -140,51 +170,66 @@ static bool sort_by_chars(const walk *w, bool ended, form_by_chars *out) {
     if (!out->at || !out->tokens) return false;
     uint32_t *at = out->at + 1; /* while filling, at[c] is where the next one with c characters goes */
     for (size_t i = 0; i < w->n_stays; i++)
-        if (w->stays[i].n == ended) at[w->stays[i].chars + 1]++;
+        if (w->stays[i].ended == ended) at[w->stays[i].chars + 1]++;
     for (uint32_t c = 1; c < out->n_at; c++) at[c] += at[c - 1];
     for (size_t i = 0; i < w->n_stays; i++)
-        if (w->stays[i].n == ended) out->tokens[at[w->stays[i].chars]++] = w->stays[i].token;
+        if (w->stays[i].ended == ended) out->tokens[at[w->stays[i].chars]++] = w->stays[i].token;
     w->local->bytes += n * sizeof *out->tokens + (out->n_at + 1) * sizeof *out->at;
     return true;
 }
 
 static int compare_rests(const void *a, const void *b) {
-    const found *x = a, *y = b;
-    const int order = memcmp(x->rest, y->rest, x->n < y->n ? x->n : y->n);
+    const left_rest *x = a, *y = b;
+    const int order = memcmp(x->bytes, y->bytes, x->n < y->n ? x->n : y->n);
     if (order) return order;
     if (x->n != y->n) return x->n < y->n ? -1 : 1;
     return x->token != y->token ? (x->token < y->token ? -1 : 1) : (x->chars > y->chars) - (x->chars < y->chars);
 }
 
-static size_t common_bytes(const found *a, const found *b) {
+static size_t common_bytes(const left_rest *a, const left_rest *b) {
     const size_t most = a->n < b->n ? a->n : b->n;
     size_t n = 0;
-    while (n < most && a->rest[n] == b->rest[n]) n++;
+    while (n < most && a->bytes[n] == b->bytes[n]) n++;
     return n;
+}
+
+static left_rest *sorted_rests(const walk *w) {
+    const form_local *l = w->local;
+    left_rest *f = mem_array(l->n_left, sizeof *f);
+    for (size_t i = 0; f && i < l->n_left; i++) {
+        size_t n;
+        const form_left_at *left = &l->left[i];
+        const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(w->m->tokenizer, left->token, &n);
+        const uint32_t depth = w->m->trie->nodes[left->node].depth;
+        f[i] = (left_rest){.bytes = bytes + depth, .n = (uint32_t)n - depth, .token = left->token, .chars = left->chars};
+    }
+    if (f && l->n_left) qsort(f, l->n_left, sizeof *f, compare_rests);
+    return f;
 }
 
 static bool make_rests(walk *w) {
     form_local *l = w->local;
-    found *f = w->leaving;
-    if (w->n_leaving) qsort(f, w->n_leaving, sizeof *f, compare_rests);
+    left_rest *f = sorted_rests(w);
+    if (!f) return false;
     size_t n_nodes = 0, depth = 0;
-    for (size_t i = 0; i < w->n_leaving; i++) n_nodes += f[i].n - (i ? common_bytes(&f[i - 1], &f[i]) : 0);
+    for (size_t i = 0; i < l->n_left; i++) n_nodes += f[i].n - (i ? common_bytes(&f[i - 1], &f[i]) : 0);
     l->rests = mem_array(n_nodes, sizeof *l->rests);
-    l->leaving = mem_array(w->n_leaving, sizeof *l->leaving);
+    l->leaving = mem_array(l->n_left, sizeof *l->leaving);
     uint32_t *path = mem_array(w->m->trie->longest + 1, sizeof *path);
     const bool ok = l->rests && l->leaving && path;
-    for (size_t i = 0; ok && i < w->n_leaving; i++) {
+    for (size_t i = 0; ok && i < l->n_left; i++) {
         for (const size_t shared = i ? common_bytes(&f[i - 1], &f[i]) : 0; depth > shared; depth--) l->rests[path[depth]].skip = l->n_rests;
         while (depth < f[i].n) {
             path[++depth] = l->n_rests;
-            l->rests[l->n_rests++] = (form_rest){.first = (uint32_t)i, .depth = (uint16_t)depth, .byte = f[i].rest[depth - 1]};
+            l->rests[l->n_rests++] = (form_rest){.first = (uint32_t)i, .depth = (uint16_t)depth, .byte = f[i].bytes[depth - 1]};
         }
         l->rests[path[depth]].n++;
         l->leaving[l->n_leaving++] = (form_leaving){.token = f[i].token, .chars = f[i].chars};
     }
     for (; ok && depth; depth--) l->rests[path[depth]].skip = l->n_rests;
     mem_free(path);
-    l->bytes += n_nodes * sizeof *l->rests + w->n_leaving * sizeof *l->leaving;
+    mem_free(f);
+    l->bytes += n_nodes * sizeof *l->rests + l->n_left * (sizeof *l->leaving + sizeof *l->left);
     return ok;
 }
 
@@ -201,21 +246,24 @@ static void pack_stay(form_local *l, uint32_t n_words) {
     l->stay = NULL;
 }
 
-static form_local *make(const form_local_maker *m, uint32_t state, bool counted, bool rests) {
+/* hub: a state whose local, of_hub, is known; of_hub may be NULL. */
+static form_local *make(const form_local_maker *m, uint32_t state, bool counted, bool rests, uint32_t hub, const form_local *of_hub) {
     form_local *l = mem_calloc(1, sizeof *l);
-    walk w = {.m = m, .counted = counted, .local = l};
+    walk w = {.m = m, .counted = counted, .rests = rests, .local = l};
     if (l) l->stay = mem_calloc(m->trie->n_words, sizeof *l->stay);
     w.places = mem_array(m->trie->longest + 1, sizeof *w.places);
     bool ok = l && l->stay && w.places;
     if (ok) {
         l->bytes = sizeof *l;
-        walk_trie(&w, state, rests);
+        if (of_hub && of_hub->stay)
+            walk_beside(&w, state, hub, of_hub);
+        else
+            walk_trie(&w, state);
         ok = !w.failed;
     }
     if (ok && rests) ok = make_rests(&w);
     if (ok && counted) ok = sort_by_chars(&w, false, &l->open) && sort_by_chars(&w, true, &l->ended);
     mem_free(w.places);
-    mem_free(w.leaving);
     mem_free(w.stays);
     if (ok) {
         pack_stay(l, m->trie->n_words);
@@ -223,6 +271,35 @@ static form_local *make(const form_local_maker *m, uint32_t state, bool counted,
     }
     form_local_free(l);
     return NULL;
+}
+
+/* How many bytes lead both states to the same one.  Of ASCII: those above are parts of characters. */
+static uint32_t count_alike(const form_program *p, uint32_t a, uint32_t b) {
+    uint32_t n = 0;
+    for (uint32_t byte = 0; byte < 128; byte++) {
+        const uint32_t next = form_next(p, a, byte);
+        n += next != FORM_NONE && next == form_next(p, b, byte);
+    }
+    return n;
+}
+
+enum { LEAST_ALIKE = 64 };
+
+uint32_t *form_hubs_make(const form_program *p) {
+    uint32_t *hubs = mem_array(p->n_machines, sizeof *hubs);
+    for (uint32_t i = 0; hubs && i < p->n_machines; i++) {
+        const form_machine *m = &p->machines[i];
+        uint32_t most = LEAST_ALIKE;
+        hubs[i] = FORM_NONE;
+        for (uint32_t s = m->first_state; m->kind == FORM_WIDE && s < m->first_state + m->n_states; s++) {
+            uint32_t n = 0;
+            for (uint32_t byte = 0; byte < 128; byte++) n += form_next(p, s, byte) == s;
+            if (n <= most) continue;
+            most = n;
+            hubs[i] = s;
+        }
+    }
+    return hubs;
 }
 
 /* ------------------------------------------------------------ asking ----------------------------------------------------- */
@@ -250,7 +327,12 @@ const form_local *form_local_get(const form_local_maker *m, uint32_t state, bool
     form_local *there = *slot;
     pthread_mutex_unlock(&store->mutex);
     if (there) return there;
-    form_local *made = make(m, state, counted, rests);
+    const uint32_t hub = m->hubs[m->program->states[state].machine];
+    form_local *hub_owned = NULL;
+    const bool beside = hub != FORM_NONE && hub != state && count_alike(m->program, state, hub) >= LEAST_ALIKE;
+    const form_local *of_hub = beside ? form_local_get(m, hub, rests, &hub_owned) : NULL;
+    form_local *made = make(m, state, counted, rests, hub, of_hub);
+    form_local_free(hub_owned);
     if (!made) return NULL;
     pthread_mutex_lock(&store->mutex);
     there = *slot; /* another thread may have been faster */

@@ -23,6 +23,13 @@ typedef struct form_leaving {
     uint32_t chars; /* INC guards before it leaves, in a counted machine */
 } form_leaving;
 
+/* The same as it was found: token leaves behind the trie's node. */
+typedef struct form_left_at {
+    uint32_t node;
+    int32_t token;
+    uint32_t chars;
+} form_left_at;
+
 /* Tokens by how many characters they have: those with c characters are tokens[at[c] .. at[c + 1]). */
 typedef struct form_by_chars {
     int32_t *tokens;
@@ -38,7 +45,9 @@ typedef struct form_local {
     form_by_chars open, ended; /* of a counted machine: those of them that passed no MIN guard, and those that did */
     form_rest *rests;          /* [n_rests] */
     form_leaving *leaving;
+    form_left_at *left; /* [n_left] in the order of nodes; the same tokens as leaving */
     uint32_t n_rests, n_leaving;
+    size_t n_left, cap_left;
     size_t bytes;
     size_t n_visited; /* nodes of the trie that it took */
 } form_local;
@@ -53,15 +62,20 @@ typedef struct form_locals {
 bool form_locals_open(form_locals *store, size_t n, size_t max_bytes);
 void form_locals_close(form_locals *store);
 
-enum { FORM_COMMON_STATES = 64 }; /* of a common machine, as far as they are shared */
+enum { FORM_COMMON_STATES = 128 }; /* of a common machine, as far as they are shared */
 
 /* What locals are made of.  All of it outlives the locals. */
 typedef struct form_local_maker {
     const form_program *program;
     const form_trie *trie;
     const tokenizer *tokenizer;
+    const uint32_t *hubs;      /* [n_machines] see form_hubs_make */
     form_locals *own, *common; /* own: n = 4 · n_states; common: n = 4 · FORM_COMMONS · FORM_COMMON_STATES */
 } form_local_maker;
+
+/* Of each wide machine the state that most bytes do not leave (the inside of a string), or FORM_NONE.  The locals of its other states are
+ * made of what differs from that one's.  Owned by the caller; NULL: out of memory. */
+uint32_t *form_hubs_make(const form_program *p);
 
 /* The local of a state of a wide or counted machine.  rests: what leaves is wanted as well, since there is something to return to.  NULL:
  * out of memory, or the machine is no case for this.  *owned: it is the caller's, to be freed. */
