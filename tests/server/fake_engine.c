@@ -205,7 +205,7 @@ static int32_t filler(const calla_session *s, const uint32_t *mask) {
     const tokenizer *t = s->engine->text->tokenizer;
     for (size_t i = 0; i < sizeof fillers / sizeof *fillers; i++) {
         calla_ids ids = {0};
-        if (calla_text_encode(s->engine->text, fillers[i], strlen(fillers[i]), &ids, NULL)) abort();
+        if (calla_text_encode(s->engine->text, fillers[i], strlen(fillers[i]), &ids, NULL)) continue; /* a test made memory fail */
         const int32_t id = ids.n == 1 ? ids.ids[0] : -1;
         calla_ids_free(&ids);
         if (allows(s, mask, id)) return id;

@@ -425,22 +425,23 @@ static void test_tools(void **state) {
     calla_form_options o = {.tools_json = TOOLS, .tool_choice = CALLA_TOOLS_REQUIRED};
     form_program *p = compile(&o);
     assert_true(p->owed);
-    check_texts(
-        p, "required",
-        TEXTS(HEAD "get>\n" CITY TAIL, HEAD "getAll>\n" TAIL, HEAD "get>\n" CITY TAIL "\n" HEAD "getAll>\n" TAIL,
-              HEAD "get>\n<parameter=days>\n3\n</parameter>\n" CITY TAIL, HEAD "get>\n" CITY "<parameter=unit>\nf\n</parameter>\n" TAIL,
-              HEAD "get>\n<parameter=city>\na\n<b>\n\n</parameter>\n" TAIL, HEAD "get>\n<parameter=city>\n\n</parameter>\n" TAIL,
-              HEAD "get>\n" CITY "<parameter=where>\n{\"s\": \"<\\/parameter>\"}\n</parameter>\n" TAIL,
-              HEAD "get>\n" CITY "<parameter=short>\n\xC3\xA9\xC3\xA9\n</parameter>\n" TAIL),
-        TEXTS("", "text", HEAD "get>\n" TAIL, HEAD "put>\n" TAIL, HEAD "get>\n" CITY CITY TAIL,
-              HEAD "get>\n" CITY "<parameter=days>\n0\n</parameter>\n" TAIL,
-              HEAD "get>\n" CITY "<parameter=days>\n\"3\"\n</parameter>\n" TAIL,
-              HEAD "get>\n" CITY "<parameter=other>\n3\n</parameter>\n" TAIL, HEAD "get>\n" CITY "<parameter=unit>\nk\n</parameter>\n" TAIL,
-              HEAD "get>\n<parameter=city>\na</parameter>b\n</parameter>\n" TAIL,
-              HEAD "get>\n<parameter=city>\n<parameter=days>\n\n</parameter>\n" TAIL,
-              HEAD "get>\n" CITY "<parameter=where>\n{\"s\":\"</parameter>\"}\n</parameter>\n" TAIL,
-              HEAD "get>\n" CITY "<parameter=short>\nabc\n</parameter>\n" TAIL, HEAD "get>\n" CITY "</function>\n",
-              HEAD "get>\n" CITY TAIL "\n"));
+    check_texts(p, "required",
+                TEXTS(HEAD "get>\n" CITY TAIL, HEAD "getAll>\n" TAIL, HEAD "getAll>\n" TAIL "\n",
+                      HEAD "get>\n" CITY TAIL "\n" HEAD "getAll>\n" TAIL, HEAD "get>\n<parameter=days>\n3\n</parameter>\n" CITY TAIL,
+                      HEAD "get>\n" CITY "<parameter=unit>\nf\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\na\n<b>\n\n</parameter>\n" TAIL, HEAD "get>\n<parameter=city>\n\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=where>\n{\"s\": \"<\\/parameter>\"}\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=short>\n\xC3\xA9\xC3\xA9\n</parameter>\n" TAIL),
+                TEXTS("", "text", HEAD "get>\n" TAIL, HEAD "put>\n" TAIL, HEAD "get>\n" CITY CITY TAIL,
+                      HEAD "get>\n" CITY "<parameter=days>\n0\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=days>\n\"3\"\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=other>\n3\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=unit>\nk\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\na</parameter>b\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\n<parameter=days>\n\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=where>\n{\"s\":\"</parameter>\"}\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=short>\nabc\n</parameter>\n" TAIL, HEAD "get>\n" CITY "</function>\n",
+                      HEAD "get>\n" CITY TAIL "\n\n"));
     form_program_free(p);
     o.one_call = true;
     o.tool_choice = CALLA_TOOLS_NAMED;

@@ -157,6 +157,9 @@ nfa_part form_tool_calls(form_build *b, const form_tools *tools, form_nfa *n) {
     at = join(n, join(n, at, nfa_call(n, functions)), nfa_text(n, "\n"));
     at = join_symbol(n, at, FORM_TOOL_END);
     nfa_skip(n, at, whole.to);
-    if (!tools->one_call) nfa_skip(n, join(n, at, nfa_text(n, "\n")), begin);
+    if (tools->one_call) return whole;
+    at = join(n, at, nfa_text(n, "\n")); /* the template's, before one more call; but who has begun the line may stop as well */
+    nfa_skip(n, at, begin);
+    nfa_skip(n, at, whole.to);
     return whole;
 }
