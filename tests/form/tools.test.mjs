@@ -15,7 +15,11 @@ before(() => {
   probe = new Probe(model);
   vocabulary = new Vocabulary(model);
 });
-after(async () => assert.equal(await probe.stop(), 0));
+const tally = { walks: 0, ended: 0, calls: 0 };
+after(async () => {
+  console.log(JSON.stringify(tally));
+  assert.equal(await probe.stop(), 0);
+});
 
 const open = async (command) => assert.equal((await probe.ask({ op: 'open', ...command })).message, undefined);
 
@@ -26,6 +30,8 @@ const admits_text = (schema) => {
   if (schema.anyOf) return schema.anyOf.some(admits_text);
   return schema.type === undefined || [schema.type].flat().includes('string');
 };
+
+const admits_null = (schema) => schema?.enum?.includes(null) || schema?.anyOf?.some(admits_null) || [schema?.type].flat().includes('null');
 
 // The calls of an answer's text by their tags alone: [[name, {argument: value}], …].
 function read_calls(text) {
@@ -38,7 +44,7 @@ function read_calls(text) {
       const parameter = left.match(/^<parameter=([^>\n]+)>\n([^]*?)\n<\/parameter>\n/) ?? assert.fail(`not a parameter: ${left}`);
       assert.ok(!(parameter[1] in values), `${parameter[1]} comes twice`);
       const schema = by_name.get(name)?.properties[parameter[1]];
-      values[parameter[1]] = admits_text(schema) ? parameter[2] : JSON.parse(parameter[2]);
+      values[parameter[1]] = admits_text(schema) && !(parameter[2] === 'null' && admits_null(schema)) ? parameter[2] : JSON.parse(parameter[2]);
       left = left.slice(parameter[0].length);
     }
     calls.push([name, values]);
@@ -89,7 +95,10 @@ async function walks(command, n, check) {
   for (let i = 0; i < n; i++) {
     const thinking = i % 3 === 0;
     const walk = await probe.ask({ op: 'walk', seed: SEED * 7919 + i, hurry: (i * 11) % 80, most: 3000, thinking });
+    tally.walks++;
     if (!walk.ended) continue;
+    tally.ended++;
+    tally.calls += walk.calls.length;
     ended++;
     const ids = walk.ids.slice(0, -1);
     const text = as_text(thinking ? ids.slice(ids.indexOf(vocabulary.added.get('</think>')) + 1) : ids);
