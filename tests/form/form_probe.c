@@ -9,7 +9,6 @@
  *   {"op":"bytes","ids":[…],"n":N,"seed":S}   → {"checked":N,"wrong":[…]}: N tokens whose bit differs from what their bytes are told
  *   {"op":"walk","seed":S,"hurry":N,"most":N} → {"ids":[…],"ended":B,"ms":…,"text":…,"reasoning":…,"calls":[…]}: a random way through the masks
  *   {"op":"answer","ids":[…]}                 → {"text":…,"reasoning":…,"calls":[[name, arguments],…]}
- *   {"op":"time","ids":[…]}                   → {"new":[…],"again":[…]}: nanoseconds of each mask, in a fresh form and once more
  * All but open and encode take "thinking".  Invariants of masks are checked on the way, and broken ones end the program: a mask is
  * never empty, and took() agrees with it. */
 #include <stdarg.h>
@@ -413,35 +412,6 @@ static void run_walk(json_object *command, buffer *out) {
     free(list.ids);
 }
 
-/* ------------------------------------------------------------- time ------------------------------------------------------ */
-
-static void time_masks(const id_list *list, json_object *command, const char *key, buffer *out) {
-    calla_matcher *m = open_matcher(command);
-    buffer_printf(out, "\"%s\":[", key);
-    for (size_t i = 0; i < list->n; i++) {
-        const double start = milliseconds();
-        const uint32_t *mask = calla_matcher_mask(m);
-        buffer_printf(out, i ? ",%.0f" : "%.0f", 1e6 * (milliseconds() - start));
-        if (!allows(mask, list->ids[i]) || calla_matcher_took(m, list->ids[i])) fail("time: the ids are refused");
-    }
-    buffer_append_str(out, "]");
-    calla_matcher_close(m);
-}
-
-static void run_time(json_object *command, buffer *out) {
-    id_list list = get_ids(command);
-    calla_error err;
-    calla_form_release(form);
-    form = NULL;
-    if (!form_command || compile(form_command, &form, &err)) fail("time: the form does not open again");
-    buffer_append_str(out, "{");
-    time_masks(&list, command, "new", out);
-    buffer_append_str(out, ",");
-    time_masks(&list, command, "again", out);
-    buffer_append_str(out, "}");
-    free(list.ids);
-}
-
 /* ------------------------------------------------------------- main ------------------------------------------------------ */
 
 static void run(json_object *command, buffer *out) {
@@ -450,7 +420,7 @@ static void run(json_object *command, buffer *out) {
         void (*run)(json_object *command, buffer *out);
     } commands[] = {
         {"open", run_open},   {"encode", run_encode}, {"try", run_try},       {"mask", run_mask},
-        {"bytes", run_bytes}, {"walk", run_walk},     {"answer", run_answer}, {"time", run_time},
+        {"bytes", run_bytes}, {"walk", run_walk},     {"answer", run_answer},
     };
     const char *op = get_string(command, "op");
     for (size_t i = 0; op && i < sizeof commands / sizeof *commands; i++) {

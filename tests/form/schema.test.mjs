@@ -62,6 +62,7 @@ describe('documents are taken if and only if they are valid', () => {
         if (seen.has(text)) continue;
         if (plain && /\de[-+]\d/.test(text)) continue; // integers and numbers within bounds have no exponent
         seen.add(text);
+        if (/[-+]\d\d(\d\d)?"/.test(text) && schema.format === 'date-time') continue; // ajv takes offsets without a colon, RFC 3339 does not
         const expected = valid(JSON.parse(text));
         n_valid += expected;
         tally.documents++;

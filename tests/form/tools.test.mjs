@@ -54,6 +54,9 @@ function read_calls(text) {
 
 const as_text = (ids) => Buffer.concat(ids.map((id) => vocabulary.bytes(id))).toString('utf8');
 
+// A format that is not understood only loosens.
+const without_format = ({ format, ...schema }) => schema;
+
 function check_calls(calls, text) {
   const expected = read_calls(text);
   assert.equal(calls.length, expected.length, text);
@@ -67,7 +70,7 @@ function check_calls(calls, text) {
     for (const [key, value] of Object.entries(values)) {
       const schema = parameters.properties[key];
       if (!schema) assert.equal(parameters.additionalProperties, true, `${key} is no parameter of ${name}`);
-      else if (typeof value !== 'string' || schema.enum) assert.ok(validator(schema)(value), `${key} = ${JSON.stringify(value)} of ${name}`);
+      else assert.ok(validator(without_format(schema))(value), `${key} = ${JSON.stringify(value)} of ${name}`);
     }
   });
 }
