@@ -16,7 +16,7 @@ bool schema_count(const schema_member *m, const char *keyword, uint64_t *value) 
     if (!json_object_is_type(found, json_type_int) && !json_object_is_type(found, json_type_double)) return false;
     const double d = json_object_get_double(found);
     if (!(d >= 0)) return false;
-    *value = d >= FORM_MAX_COUNT ? FORM_MAX_COUNT : (uint64_t)d;
+    *value = d >= (double)FORM_MAX_COUNT ? (uint64_t)FORM_MAX_COUNT : (uint64_t)d;
     return true;
 }
 
