@@ -203,6 +203,20 @@ static bool lengths_matter(form_build *b, const schema_set *leaf, lengths l) {
     return matter;
 }
 
+/* Without what tool_call.c would take for the end of the value: of bare text, and of a JSON string in a call. */
+static void keep_from_closing(form_build *b, const schema_set *leaf, bool bare, form_dfa *d) {
+    form_dfa other = {0};
+    if (bare) {
+        text_content_dfa(b, &other);
+        restrict_dfa(b, d, &other, DFA_BOTH);
+    } else if (leaf->doc->in_call) {
+        form_nfa forbidden = {.work = &b->work};
+        json_closing_dfa(&forbidden, &other);
+        form_nfa_free(&forbidden);
+        restrict_dfa(b, d, &other, DFA_WITHOUT);
+    }
+}
+
 /* A string with expressions: their product, and with the lengths. */
 static void build_expressions(form_build *b, const schema_set *leaf, bool bare, form_nfa *n, form_dfa *out) {
     const regex_spelling spelling = bare ? REGEX_UTF8 : REGEX_JSON;
@@ -214,15 +228,7 @@ static void build_expressions(form_build *b, const schema_set *leaf, bool bare, 
         length_dfa(b, l, spelling, &other);
         restrict_dfa(b, &d, &other, DFA_BOTH);
     }
-    if (bare) {
-        text_content_dfa(b, &other);
-        restrict_dfa(b, &d, &other, DFA_BOTH);
-    } else if (leaf->doc->in_call) {
-        form_nfa forbidden = {.work = &b->work};
-        json_closing_dfa(&forbidden, &other);
-        form_nfa_free(&forbidden);
-        restrict_dfa(b, &d, &other, DFA_WITHOUT);
-    }
+    keep_from_closing(b, leaf, bare, &d);
     const nfa_part open = nfa_text(n, bare ? "" : "\""), close = nfa_text(n, bare ? SCHEMA_CLOSING : "\"");
     dfa_from_nfa(n, nfa_seq(n, nfa_seq(n, open, nfa_dfa(n, &d)), close), out);
     form_dfa_free(&d);
@@ -239,17 +245,9 @@ static void build_counted(form_build *b, const schema_set *leaf, bool bare, form
     nfa_skip(n, more.to, one.from);
     nfa_skip(n, one.to, content.from);
     nfa_skip(n, content.from, content.to);
-    form_dfa d = {0}, other = {0};
+    form_dfa d = {0};
     dfa_from_nfa(n, nfa_seq(n, open, content), &d);
-    if (bare) {
-        text_content_dfa(b, &other);
-        restrict_dfa(b, &d, &other, DFA_BOTH);
-    } else if (leaf->doc->in_call) {
-        form_nfa forbidden = {.work = &b->work};
-        json_closing_dfa(&forbidden, &other);
-        form_nfa_free(&forbidden);
-        restrict_dfa(b, &d, &other, DFA_WITHOUT);
-    }
+    keep_from_closing(b, leaf, bare, &d);
     const nfa_part end = nfa_seq(n, nfa_symbol(n, min), nfa_text(n, bare ? SCHEMA_CLOSING : "\""));
     if (l.least <= l.most)
         dfa_from_nfa(n, nfa_seq(n, nfa_dfa(n, &d), end), out);
