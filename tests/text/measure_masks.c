@@ -1,9 +1,10 @@
 /* measure_masks.c: how long the trie of a vocabulary takes, and masks: new to a form, and met before.
  *
  * usage: measure_masks MODEL_DIR FORMS > RESULT.json
- * FORMS has one form a line: {"name": …, and one of "schema": {…}, "regex": "…", "choice": […], "tools": […] (calls are required)}.
- * Ways through a form are random, 20 of at most 400 tokens, the later ones longer.  Each is gone twice: a mask is new where the form's
- * cache did not have it.  Times are the thread's own, call by call, and each has the 0.2 µs in it that asking for the time takes.  tests/text/masks_table.py makes docs/speed.md's table of the result. */
+ * FORMS has one form a line: {"name": …, and one of "schema": {…}, "regex": "…", "choice": […], "tools": […] (calls are required)}. Ways
+ * through a form are random, 20 of at most 400 tokens, the later ones longer.  Each is gone twice: a mask is new where the form's cache
+ * did not have it.  Times are the thread's own, call by call, and each has the 0.2 µs in it that asking for the time takes.
+ * tests/text/masks_table.py makes docs/speed.md's table of the result. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
