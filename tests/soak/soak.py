@@ -8,8 +8,8 @@ the clients run.  After every `--life` seconds the server is killed in the midst
 the same port.  At the end, when the clients have stopped, nothing may be left: no job, no body, no connection.
 
 Fails if an answer was wrong, a request was left without one while the server was up, a server did not end as it should, or its private
-memory grew: the median of the last third of a life of ten minutes or more may be 3 % or 2 MB above that of the second.  --out FOLDER writes
-soak.json and memory.svg.
+memory grew: the median of the last third of a life of ten minutes or more may be 3 % or 2 MB above that of the second.  --out FOLDER gets
+server.log, the servers' whole log, soak.log, what was wrong and when, soak.json and memory.svg.
 """
 import argparse
 import collections
@@ -48,7 +48,8 @@ class World:
         self.answers, self.counts, self.wrong, self.latencies = {}, collections.Counter(), [], []
         self.lives, self.samples = [], []
         self.lock = threading.Lock()
-        self.log = tempfile.TemporaryFile('w+')
+        self.log = open(arguments.out / 'server.log', 'w+') if arguments.out else tempfile.TemporaryFile('w+')
+        self.notes = open(arguments.out / 'soak.log', 'w') if arguments.out else sys.stdout
         self.begun = time.monotonic()
 
     def expect(self, key, got):
@@ -59,10 +60,21 @@ class World:
         with self.lock:
             self.latencies.append(seconds)
 
+    def say(self, what):
+        """With the time as the server's log gives it, and the seconds since the start."""
+        now = time.time()
+        line = f'{time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))}.{int(now * 1e3) % 1000:03d}Z {time.monotonic() - self.begun:.1f} {what}'
+        for place in {self.notes, sys.stdout}:
+            print(line, file=place, flush=True)
+
     def fail(self, what):
         with self.lock:
             self.wrong.append(what)
-        print('wrong:', what, flush=True)
+        self.say(f'wrong: {what}')
+        try:
+            self.say('the server then: ' + ', '.join(f'{name} {self.metric("calla_" + name):g}' for name in ('jobs_running', 'jobs_queued', 'requests')))
+        except OSError as error:
+            self.say(f'the server then: {error!r}')
 
     # ---- the server ------------------------------------------------------------------------------------------------------------
 
@@ -102,6 +114,7 @@ class World:
             code = 'none: it had to be killed'
         if code != (-signal.SIGKILL if how == 'killed' else 0):
             self.fail(f'a server that was {how} ended with code {code}')
+        self.say(f'life {len(self.lives)} was {how}: code {code}')
         self.lives[-1].update(ended=how, ended_s=round(time.monotonic() - self.begun, 1), took_s=round(time.monotonic() - begun, 2))
 
     def metric(self, name):
@@ -181,7 +194,6 @@ def cpu_name():
 
 
 def write_results(world, folder, seconds):
-    folder.mkdir(parents=True, exist_ok=True)
     version = subprocess.run([world.calla, '--version'], capture_output=True, text=True).stdout.strip().split('\n')[0]
     slow = sorted(world.latencies)
     result = {'date': time.strftime('%Y-%m-%d', time.gmtime()), 'machine': f'{cpu_name()}, {os.cpu_count()} cores, {platform.system()}', 'version': version,
@@ -213,10 +225,12 @@ def main():
     parser.add_argument('--slowness', type=float, default=1, help='of a build with a sanitizer: fewer tokens, more patience')
     parser.add_argument('--out', type=Path)
     arguments = parser.parse_args()
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
     world = World(arguments)
     world.start()
     ask_alone(world)
-    print(f'{len(world.answers)} answers are known after {time.monotonic() - world.begun:.1f} s', flush=True)
+    world.say(f'{len(world.answers)} answers are known')
     until = time.monotonic() + arguments.seconds
     threads = [threading.Thread(target=run_client, args=(world, i, until)) for i in range(len(clients.BEHAVIOURS))]
     for t in threads:
