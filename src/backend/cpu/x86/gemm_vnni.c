@@ -86,10 +86,19 @@ typedef struct row_at {
  * that needs more registers than there are. */
 #define DOT(SUM, CODES, X) __asm__("vpdpbusd %2, %1, %0" : "+v"(SUM) : "v"(CODES), "v"(X))
 
-/* acc[r] += a group of `panels` panels × row r, for `rows` rows; q24: one byte of it.  The sums have names, since gcc keeps arrays in
- * memory. */
+/* Lines to ask for, of what comes next */
+typedef struct lines {
+    const uint8_t *at;
+    uint32_t n;
+} lines;
+
+enum { LINE = 64, STEPS = 16 /* of a group, each four inputs */ };
+
+/* acc[r] += a group of `panels` panels × row r, for `rows` rows; q24: one byte of it.  A line is asked for at each step while there are
+ * any: a core waits once some 24 are under way.  The sums have names, since gcc keeps arrays in memory. */
 static inline __attribute__((always_inline)) void tile(const group_codes *w, const group_numbers *v, const row_at *x, const uint32_t rows,
-                                                       const uint32_t panels, const bool q24, uint32_t g, float (*acc)[CPU_WIDE]) {
+                                                       const uint32_t panels, const bool q24, uint32_t g, lines ask,
+                                                       float (*acc)[CPU_WIDE]) {
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 #define START(R)                                                                                                                           \
     const row_at *x##R = x + (R < rows ? R : 0);                                                                                           \
@@ -98,7 +107,8 @@ static inline __attribute__((always_inline)) void tile(const group_codes *w, con
     __m512i sum##R##0 = q24 ? _mm512_set1_epi32(x##R->start[g]) : _mm512_setzero_si512(), sum##R##1 = sum##R##0, sum##R##2 = sum##R##0,    \
             sum##R##3 = sum##R##0;
     EACH_ROW(START)
-    for (uint32_t j = 0; j < 16; j++) {
+    for (uint32_t j = 0; j < STEPS; j++) {
+        if (j < ask.n) _mm_prefetch(ask.at + j * LINE, _MM_HINT_T0);
         const __m512i *c = w->codes[j], c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
 #define STEP(R)                                                                                                                            \
     if (R < rows) {                                                                                                                        \
@@ -128,8 +138,8 @@ static inline __attribute__((always_inline)) void tile(const group_codes *w, con
 
 #define TILE_OF(ROWS, PANELS, Q24)                                                                                                         \
     static __attribute__((noinline)) void tile_##ROWS##_##PANELS##_##Q24(const group_codes *w, const group_numbers *v, const row_at *x,    \
-                                                                         uint32_t g, float(*acc)[CPU_WIDE]) {                              \
-        tile(w, v, x, ROWS, PANELS, Q24, g, acc);                                                                                          \
+                                                                         uint32_t g, lines ask, float(*acc)[CPU_WIDE]) {                   \
+        tile(w, v, x, ROWS, PANELS, Q24, g, ask, acc);                                                                                     \
     }
 #define TILES_OF(PANELS, Q24)                                                                                                              \
     TILE_OF(1, PANELS, Q24)                                                                                                                \
@@ -139,7 +149,7 @@ TILES_OF(2, 1)
 TILES_OF(4, 0)
 TILES_OF(4, 1)
 
-typedef void (*tile_fn)(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g, float (*acc)[CPU_WIDE]);
+typedef void (*tile_fn)(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g, lines ask, float (*acc)[CPU_WIDE]);
 /* [q24][all four panels][rows] */
 static const tile_fn tiles[2][2][TILE_ROWS + 1] = {{{NULL, tile_1_2_0, tile_2_2_0, tile_3_2_0, tile_4_2_0, tile_5_2_0, tile_6_2_0},
                                                     {NULL, tile_1_4_0, tile_2_4_0, tile_3_4_0, tile_4_4_0, tile_5_4_0, tile_6_4_0}},
@@ -160,18 +170,18 @@ static void copy_outputs(wide_copy *to, const vnni_outputs *o, uint32_t g, uint3
     }
 }
 
-/* Asks for lines from … to - 1 of as many of the next 64 outputs as they have for each two groups: 64 of codes and four of scales and of
- * biases; g: the first of these groups.  All are near when these outputs are done; a few at a time, since a core waits once some 24
- * are under way. */
-static inline __attribute__((always_inline)) void fetch_next(const cpu_ahead *next, uint32_t g, uint32_t from, uint32_t to) {
-    enum { LINE = 64 };
-    const uint8_t *codes = next->codes + CPU_WIDE * (size_t)g * (CPU_GROUP / 2);
-    for (uint32_t i = from; i < to; i++) _mm_prefetch(codes + i * LINE, _MM_HINT_T1);
+/* Lines from … to - 1 of as many of the next 64 outputs as they have for each two groups: 64 of codes, and four of scales and of biases,
+ * which are asked for here; g: the first of these groups.  All are near when these outputs are done.  They go to the first cache, and
+ * from there to the second one: asked for there, they come a seventh slower. */
+static inline __attribute__((always_inline)) lines fetch_next(const cpu_ahead *next, uint32_t g, uint32_t from, uint32_t to) {
     const size_t numbers = CPU_WIDE * 2 * (size_t)g;
     for (uint32_t i = (from + 15) / 16; i * 16 < to; i++) {
-        _mm_prefetch(next->scales + numbers + i * LINE, _MM_HINT_T1);
-        _mm_prefetch(next->biases + numbers + i * LINE, _MM_HINT_T1);
+        _mm_prefetch(next->scales + numbers + i * LINE, _MM_HINT_T0);
+        _mm_prefetch(next->biases + numbers + i * LINE, _MM_HINT_T0);
     }
+    const uint8_t *codes = next->codes + CPU_WIDE * (size_t)g * (CPU_GROUP / 2);
+    for (; to - from > STEPS; from++) _mm_prefetch(codes + from * LINE, _MM_HINT_T0); /* one or two tiles have them all */
+    return (lines){codes + from * LINE, to - from};
 }
 
 /* n ≤ BLOCK_ROWS rows of one byte or, q24, three; fetch: the next outputs too */
@@ -205,13 +215,12 @@ static void block(const vnni_outputs *o, row_at (*x)[BLOCK_ROWS], uint32_t n, bo
                 for (uint32_t p = 0; p < panels; p++) unpack_codes(codes + p * LANES * row_bytes + h * (CPU_GROUP / 2), row_bytes, p, w);
             }
             for (uint32_t t = 0, first = 0; t < tiles_n; t++) { /* tiles as equal as can be */
-                const uint32_t rows = (n - first) / (tiles_n - t);
-                for (uint32_t i = 0; i < (q24 ? Q24_BYTES : 1); i++)
-                    tiles[q24][whole][rows](&w[h % PAIR], &v[h], x[i] + first, g + h, acc + first);
+                const uint32_t rows = (n - first) / (tiles_n - t), at = h % PAIR * tiles_n + t, all = PAIR * tiles_n;
+                lines ask = {0};
+                if (fetch) ask = fetch_next(o->ahead, g + h - h % PAIR, at * CPU_WIDE / all, (at + 1) * CPU_WIDE / all);
+                for (uint32_t i = 0; i < (q24 ? Q24_BYTES : 1); i++, ask.n = 0)
+                    tiles[q24][whole][rows](&w[h % PAIR], &v[h], x[i] + first, g + h, ask, acc + first);
                 first += rows;
-                if (fetch)
-                    fetch_next(o->ahead, g + h - h % PAIR, (h % PAIR * tiles_n + t) * CPU_WIDE / (PAIR * tiles_n),
-                               (h % PAIR * tiles_n + t + 1) * CPU_WIDE / (PAIR * tiles_n));
             }
         }
     }
