@@ -261,7 +261,7 @@ void calla_engine_get_status(const calla_engine *engine, calla_engine_status *ou
 
 typedef enum calla_finish {
     CALLA_FINISH_STOP,      /* a stop id was sampled (it is the last token reported) */
-    CALLA_FINISH_LENGTH,    /* max_tokens or the context window */
+    CALLA_FINISH_LENGTH,    /* max_tokens, only_prompt or the context window */
     CALLA_FINISH_CANCELLED, /* calla_session_cancel */
     CALLA_FINISH_ERROR      /* event.error says what */
 } calla_finish;
@@ -274,18 +274,20 @@ typedef struct calla_token_logprob {
 } calla_token_logprob;
 
 typedef enum calla_event_kind {
-    CALLA_EVENT_PROMPT, /* a chunk of the prompt is done: prompt_done of prompt_tokens */
-    CALLA_EVENT_TOKEN,  /* one token was sampled */
-    CALLA_EVENT_DONE    /* the last event of a job */
+    CALLA_EVENT_PROMPT,       /* a chunk of the prompt is done: prompt_done of prompt_tokens */
+    CALLA_EVENT_PROMPT_TOKEN, /* with prompt_logprobs: a token of the sequence as it was when the job began, in order, from the first on */
+    CALLA_EVENT_TOKEN,        /* one token was sampled */
+    CALLA_EVENT_DONE          /* the last event of a job */
 } calla_event_kind;
 
 typedef struct calla_event {
     calla_event_kind kind;
     uint32_t prompt_tokens, prompt_done; /* tokens appended and not yet processed when the job began */
-    /* TOKEN */
+    /* TOKEN and PROMPT_TOKEN */
     int32_t id;
     bool is_stop;  /* a stop id: not part of the answer's text */
-    float logprob; /* natural logarithm, of the model's own distribution (before penalties and temperature); if asked for */
+    float logprob; /* natural logarithm, of the model's own distribution (before penalties and temperature); if asked for.  NAN for the
+                    * first token of a sequence: the model has no opinion of it */
     const calla_token_logprob *top; /* [n_top], best first */
     uint32_t n_top;
     /* DONE */
@@ -324,6 +326,9 @@ typedef struct calla_generate_options {
     bool logprobs;
     uint32_t n_top_logprobs; /* at most CALLA_MAX_TOP_LOGPROBS */
     bool ignore_stop;        /* do not end at stop ids */
+    bool prompt_logprobs;    /* PROMPT_TOKEN events, with n_top_logprobs.  What the sequence holds is processed anew, at the price of logits
+                              * for each of its tokens */
+    bool only_prompt;        /* generate nothing */
     calla_force force;
     calla_guide guide; /* mask NULL: none */
 } calla_generate_options;

@@ -32,8 +32,8 @@ typedef struct engine_slot {
     uint64_t used;        /* turn of the last step, to find the idle slot that was used least recently */
 } engine_slot;
 
-/* What a scoring job wants: a call for each row from `next` on, which begins as calla_engine_score_rows's `from`.  A job that was set
- * aside is processed again up to `next` without logits, so that each row is delivered once. */
+/* What a job wants of the prompt's logits: a call for each row from `next` on, which begins as calla_engine_score_rows's `from`.  A job that
+ * was set aside is processed again up to `next` without logits, so that each row is delivered once. */
 typedef struct score_output {
     calla_row_fn fn;
     void *user;
@@ -44,7 +44,9 @@ typedef struct score_output {
 typedef struct job {
     calla_event_fn fn;
     void *user;
-    score_output *score;                              /* a job that scores instead of generating; else NULL */
+    score_output *score;                              /* NULL: nobody wants rows of the prompt, or all of them were delivered */
+    score_output prompt_rows;                         /* with calla_generate_options.prompt_logprobs: what score points to */
+    bool only_prompt;                                 /* generates nothing */
     sample_request sampling;                          /* without what changes from token to token */
     sample_bias *bias;                                /* [sampling.n_bias], owned */
     token_tally tally;                                /* only with penalties */
@@ -52,7 +54,7 @@ typedef struct job {
     uint32_t forced;                                  /* of its ids, made so far */
     uint32_t *mask;                                   /* bitset of the vocabulary, owned: what the next token may be; only with force */
     calla_guide guide;                                /* the caller's; mask NULL: none */
-    uint32_t max_tokens;                              /* at least 1, except when the window is full */
+    uint32_t max_tokens;                              /* at least 1, except with only_prompt and when the window is full */
     uint32_t made;                                    /* tokens generated */
     uint32_t prompt_from, prompt_tokens, prompt_done; /* prompt_from: tokens in the model when the job was first admitted */
     bool ignore_stop, admitted;
@@ -132,6 +134,8 @@ void force_took(job *j, int32_t id);
 uint32_t score_most_rows(const score_output *out, uint32_t done, uint32_t wanted_rows, uint32_t batch_rows);
 bool score_wants_rows(const score_output *out, uint32_t done);
 void score_deliver(score_output *out, uint32_t first, uint32_t rows, model *m, uint32_t segment);
+/* The calla_row_fn of a job with prompt_logprobs; user is its session. */
+void score_prompt_row(void *user, size_t at, const float *logits);
 
 /* sampling.c: checks the ranges of all parameters; messages name the parameter.  Ids of biases must be below vocabulary_rows. */
 calla_status sampling_check(const calla_sampling *s, uint32_t vocabulary_rows, calla_error *err);

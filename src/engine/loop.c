@@ -122,6 +122,7 @@ static void end_unwanted(calla_engine *e) {
 
 static void begin(calla_engine *e, calla_session *s) {
     pthread_mutex_lock(&e->lock);
+    if (s->job.score && processed(s) > s->job.score->next) empty_slot(s->slot); /* rows are wanted of what is processed already */
     if (!s->slot) give_slot(e, s);
     s->slot->running = true;
     e->running[e->running_count++] = s;
@@ -150,7 +151,7 @@ static bool may_begin(const calla_engine *e, const calla_session *s) {
 static void admit(calla_engine *e) {
     while (e->queue && e->running_count < e->info.max_sequences) {
         calla_session *s = e->queue;
-        if (!s->job.score && s->job.max_tokens == 0) { /* the window is full: there is no token to make */
+        if (!s->job.only_prompt && s->job.max_tokens == 0) { /* the window is full: there is no token to make */
             e->queue = s->next;
             finish(e, s, CALLA_FINISH_LENGTH, NULL);
             continue;
@@ -209,7 +210,7 @@ static void describe(calla_engine *e, uint32_t i) {
     e->planned[i] = s;
     e->segments[i] = (model_segment){.sequence = s->slot->sequence, .ids = s->ids + item->processed, .rows = item->rows};
     if (j->score && score_wants_rows(j->score, item->processed)) e->segments[i].want = WANT_ALL;
-    if (j->score || item->rows < item->pending) return;
+    if (j->only_prompt || item->rows < item->pending) return;
     sample_request *r = &e->requests[i];
     *r = j->sampling;
     r->position = s->n_ids;
@@ -218,7 +219,7 @@ static void describe(calla_engine *e, uint32_t i) {
     r->n_seen = j->tally.n_seen;
     r->counts = j->tally.counts;
     r->n_counts = j->tally.n_counts;
-    e->segments[i].want = WANT_LAST;
+    if (e->segments[i].want == WANT_NONE) e->segments[i].want = WANT_LAST;
     e->segments[i].sample = r;
 }
 
@@ -281,7 +282,8 @@ static void deliver(calla_engine *e, uint32_t i) {
     s->slot->used = e->turn;
     if (s->job.score) score_deliver(s->job.score, before, g->rows, e->m, i);
     report_prompt(s, done);
-    if (s->job.score && done == s->n_ids) finish_running(e, s, CALLA_FINISH_STOP, NULL);
+    if (done == s->n_ids) s->job.score = NULL; /* what is sampled is no part of the prompt */
+    if (done == s->n_ids && s->job.only_prompt) finish_running(e, s, CALLA_FINISH_LENGTH, NULL);
     if (!g->sample) return;
     const sample_result *picked = model_sampled(e->m, i);
     if (picked->id >= 0) {

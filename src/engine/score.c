@@ -1,5 +1,5 @@
 /* score.c: how likely the model finds given ids.  A score is a job like any other, of a session of its own: it takes its turns beside
- * those that generate. */
+ * those that generate.  A job that generates may have its prompt scored as well. */
 #include <math.h>
 #include <string.h>
 
@@ -17,6 +17,56 @@ void score_deliver(score_output *out, uint32_t first, uint32_t rows, model *m, u
     for (uint32_t r = 0; r < rows; r++) out->fn(out->user, first + r, model_logits(m, segment, r));
     out->next = first + rows;
 }
+
+static double log_sum_exp(const float *x, uint32_t n) {
+    float largest = -INFINITY;
+    for (uint32_t i = 0; i < n; i++) largest = fmaxf(largest, x[i]);
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += exp((double)x[i] - (double)largest);
+    return (double)largest + log(sum);
+}
+
+static int32_t largest_of(const float *x, uint32_t n) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return (int32_t)best;
+}
+
+/* The n likeliest tokens below `tokens`, best first, of equal ones the lowest id; how many there are. */
+static uint32_t likeliest(const float *logits, uint32_t tokens, uint32_t n, double log_sum, calla_token_logprob *out) {
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < tokens && n; i++) {
+        if (!(logits[i] > (found == n ? out[n - 1].logprob : -INFINITY))) continue;
+        uint32_t at = found < n ? found++ : n - 1;
+        for (; at && logits[i] > out[at - 1].logprob; at--) out[at] = out[at - 1];
+        out[at] = (calla_token_logprob){.id = (int32_t)i, .logprob = logits[i]};
+    }
+    for (uint32_t i = 0; i < found; i++) out[i].logprob = (float)((double)out[i].logprob - log_sum);
+    return found;
+}
+
+void score_prompt_row(void *user, size_t at, const float *logits) {
+    const calla_session *s = user;
+    const job *j = &s->job;
+    const calla_engine_info *info = &s->engine->info;
+    calla_token_logprob top[CALLA_MAX_TOP_LOGPROBS];
+    calla_event event = {.kind = CALLA_EVENT_PROMPT_TOKEN, .prompt_tokens = j->prompt_tokens, .prompt_done = j->prompt_done};
+    if (!at) {
+        event.id = s->ids[0];
+        event.logprob = NAN;
+        j->fn(j->user, &event);
+    }
+    if (at + 1 >= s->n_ids) return;
+    const double log_sum = log_sum_exp(logits, info->vocabulary_rows);
+    event.id = s->ids[at + 1];
+    event.logprob = (float)((double)logits[event.id] - log_sum);
+    event.n_top = likeliest(logits, info->vocabulary, j->sampling.n_top, log_sum, top);
+    event.top = event.n_top ? top : NULL;
+    j->fn(j->user, &event);
+}
+
+/* ---- calla_engine_score_rows ---- */
 
 typedef struct score_end {
     calla_finish finish;
@@ -43,7 +93,7 @@ calla_status calla_engine_score_rows(calla_engine *engine, const int32_t *ids, s
     score_output out = {.fn = fn, .user = user, .next = status ? 0 : (uint32_t)from};
     if (!status) {
         pthread_mutex_lock(&engine->lock);
-        s->job = (job){.fn = score_event, .user = &end, .score = &out};
+        s->job = (job){.fn = score_event, .user = &end, .score = &out, .only_prompt = true};
         status = session_start(s, err);
         pthread_mutex_unlock(&engine->lock);
     }
@@ -66,21 +116,6 @@ typedef struct token_scores {
     int32_t *top1;         /* [n] */
     float *logits_last;    /* [vocabulary]; each of the three may be NULL */
 } token_scores;
-
-static double log_sum_exp(const float *x, uint32_t n) {
-    float largest = -INFINITY;
-    for (uint32_t i = 0; i < n; i++) largest = fmaxf(largest, x[i]);
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += exp((double)x[i] - (double)largest);
-    return (double)largest + log(sum);
-}
-
-static int32_t largest_of(const float *x, uint32_t n) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return (int32_t)best;
-}
 
 static void keep_scores(void *user, size_t at, const float *logits) {
     const token_scores *s = user;

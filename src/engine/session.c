@@ -102,7 +102,13 @@ static calla_status fill_job(calla_session *s, const calla_generate_options *o, 
     const calla_sampling *sampling = &o->sampling;
     job *j = &s->job;
     uint32_t room = info->context_tokens - s->n_ids;
+    j->only_prompt = o->only_prompt || (o->prompt_logprobs && !room);
     j->max_tokens = o->max_tokens && o->max_tokens < room ? o->max_tokens : room;
+    if (j->only_prompt) j->max_tokens = 0;
+    if (o->prompt_logprobs) {
+        j->prompt_rows = (score_output){.fn = score_prompt_row, .user = s};
+        j->score = &j->prompt_rows;
+    }
     j->ignore_stop = o->ignore_stop;
     j->sampling = sampling_request(sampling, info->vocabulary);
     j->sampling.logprob = o->logprobs || o->n_top_logprobs;

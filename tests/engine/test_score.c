@@ -217,6 +217,129 @@ static void test_rows_when_pages_run_out(void **state) {
     calla_engine_close(e);
 }
 
+/* ---- prompt_logprobs ---- */
+
+typedef struct scored_prompt {
+    uint32_t n;
+    bool in_front, ordered; /* of every token that was sampled; alternatives: best first */
+    int32_t ids[700], best[700];
+    float logprobs[700];
+    transcript answer;
+} scored_prompt;
+
+static void scored_event(void *user, const calla_event *event) {
+    scored_prompt *p = user;
+    if (event->kind != CALLA_EVENT_PROMPT_TOKEN) {
+        transcript_event(&p->answer, event);
+        return;
+    }
+    p->in_front = !p->answer.n && !atomic_load(&p->answer.done);
+    p->best[p->n] = event->n_top ? event->top[0].id : -1;
+    for (uint32_t i = 1; i < event->n_top; i++) p->ordered = p->ordered && event->top[i].logprob <= event->top[i - 1].logprob;
+    p->ids[p->n] = event->id;
+    p->logprobs[p->n++] = event->logprob;
+}
+
+static scored_prompt *start_scored(calla_session *s, calla_generate_options o, scored_prompt *p) {
+    calla_error err;
+    *p = (scored_prompt){.ordered = true, .answer.session = s};
+    o.prompt_logprobs = true;
+    if (calla_session_generate(s, &o, scored_event, p, &err)) fail_msg("%s", err.message);
+    return p;
+}
+
+/* Each of ids [n] once, as calla_engine_score has it. */
+static void assert_scored(calla_engine *e, const scored_prompt *p, const int32_t *ids, size_t n) {
+    score s = new_score(e, ids, n);
+    run_score(&s);
+    assert_int_equal(s.status, CALLA_OK);
+    assert_int_equal(p->n, n);
+    assert_true(p->in_front && p->ordered);
+    assert_memory_equal(p->ids, ids, n * sizeof *ids);
+    assert_true(isnan(p->logprobs[0]));
+    assert_int_equal(p->best[0], -1);
+    assert_memory_equal(p->logprobs + 1, s.logprobs, (n - 1) * sizeof(float));
+    for (size_t i = 1; i < n; i++) assert_int_equal(p->best[i], s.top1[i - 1]);
+    free_score(&s);
+}
+
+/* The answer is the one that comes without; a session that goes on has all its tokens scored. */
+static void test_prompt_of_an_answer(void **state) {
+    (void)state;
+    enum { N = 200 };
+    static int32_t ids[N + 20 + 5];
+    static transcript plain;
+    static scored_prompt p;
+    random_ids(ids, N + 25, 320, 6);
+    calla_engine *e = open_tiny(300, 2, 64);
+    calla_generate_options o = sampling_options(20, 8);
+    generate_alone(e, ids, N, &o, &plain);
+    calla_session *s = open_session(e, ids, N);
+    start_scored(s, o, &p);
+    calla_session_wait(s);
+    assert_scored(e, &p, ids, N);
+    assert_same(&p.answer, &plain);
+    assert_int_equal(p.answer.prompt_done, N);
+    memcpy(ids + N, plain.ids, 20 * sizeof *ids);
+    assert_int_equal(calla_session_append(s, ids + N + 20, 5, NULL), CALLA_OK);
+    start_scored(s, o, &p);
+    calla_session_wait(s);
+    assert_scored(e, &p, ids, N + 25);
+    assert_int_equal(p.answer.n, 20);
+    calla_session_close(s);
+    calla_engine_close(e);
+}
+
+static void test_nothing_but_the_prompt(void **state) {
+    (void)state;
+    enum { N = 130 };
+    static int32_t ids[N];
+    static scored_prompt p;
+    random_ids(ids, N, 320, 7);
+    calla_engine *e = open_tiny(N, 1, 64);
+    calla_generate_options o = greedy_options(5);
+    o.only_prompt = true;
+    for (int full = 0; full < 2; full++) { /* with room left, and in a window that the prompt fills: nothing can be generated */
+        const size_t n = full ? N : N - 10;
+        calla_session *s = open_session(e, ids, n);
+        o.only_prompt = !full;
+        start_scored(s, o, &p);
+        calla_session_wait(s);
+        assert_scored(e, &p, ids, n);
+        assert_int_equal(p.answer.n, 0);
+        assert_int_equal(p.answer.finish, CALLA_FINISH_LENGTH);
+        assert_int_equal(calla_session_tokens(s), n);
+        calla_session_close(s);
+    }
+    static transcript silent;
+    o.only_prompt = true;
+    generate_alone(e, ids, N - 1, &o, &silent);
+    assert_int_equal(silent.n, 0);
+    assert_int_equal(silent.prompt_done, N - 1);
+    assert_int_equal(silent.finish, CALLA_FINISH_LENGTH);
+    calla_engine_close(e);
+}
+
+static void test_prompts_when_pages_run_out(void **state) {
+    (void)state;
+    enum { N = 600, JOBS = 4 };
+    static int32_t ids[N];
+    static scored_prompt p[JOBS];
+    random_ids(ids, N, 320, 9);
+    calla_engine *e = open_tiny_with_pages(N + 50, JOBS, 6);
+    calla_session *s[JOBS];
+    for (int i = 0; i < JOBS; i++) start_scored(s[i] = open_session(e, ids, N), sampling_options(50, 2), &p[i]);
+    for (int i = 0; i < JOBS; i++) calla_session_wait(s[i]);
+    assert_true(e->set_aside > 0);
+    for (int i = 0; i < JOBS; i++) {
+        calla_session_close(s[i]);
+        assert_same(&p[i].answer, &p[0].answer);
+        assert_int_equal(p[i].answer.n, 50);
+        assert_scored(e, &p[i], ids, N);
+    }
+    calla_engine_close(e);
+}
+
 static void test_arguments(void **state) {
     (void)state;
     calla_engine *e = open_tiny(50, 1, 8);
@@ -244,8 +367,13 @@ static void test_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recorded),  cmocka_unit_test(test_in_company),
-        cmocka_unit_test(test_rows),      cmocka_unit_test(test_rows_when_pages_run_out),
+        cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_in_company),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_rows_when_pages_run_out),
+        cmocka_unit_test(test_prompt_of_an_answer),
+        cmocka_unit_test(test_nothing_but_the_prompt),
+        cmocka_unit_test(test_prompts_when_pages_run_out),
         cmocka_unit_test(test_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,7 @@ void transcript_event(void *user, const calla_event *event) {
         t->prompt_tokens = event->prompt_tokens;
         t->prompt_done = event->prompt_done;
         break;
+    case CALLA_EVENT_PROMPT_TOKEN: fail_msg("a token of the prompt that nobody asked for"); break;
     case CALLA_EVENT_TOKEN:
         t->ids[t->n] = event->id;
         t->logprobs[t->n] = event->logprob;
