@@ -317,7 +317,10 @@ static void advance(completion_choice *choice) {
     while (c->connection && !choice->finished) {
         if (c->own->stream && reply_is_backed_up(c->connection)) return; /* on_proceed goes on */
         if (job_take(choice->job, &token)) {
-            take_token(choice, &token);
+            if (token.of_prompt)
+                c->dialect->prompt_token(choice, &token);
+            else
+                take_token(choice, &token);
             continue;
         }
         const job_result *result = job_get_result(choice->job);
@@ -397,8 +400,12 @@ static bool start_choice(completion *c, uint32_t index, calla_error *err) {
         return false;
     }
     if (calla_answer_open(c->server->text, &answer, &choice->answer, err)) return false;
-    calla_generate_options options = {
-        .sampling = r->sampling, .max_tokens = r->max_tokens, .logprobs = r->logprobs, .n_top_logprobs = r->top_logprobs};
+    calla_generate_options options = {.sampling = r->sampling,
+                                      .max_tokens = r->max_tokens,
+                                      .logprobs = r->logprobs,
+                                      .n_top_logprobs = r->top_logprobs,
+                                      .prompt_logprobs = c->prompt_logprobs,
+                                      .only_prompt = c->only_prompt};
     options.sampling.choice = index;
     if (prompt->thinking) limit_thought(c, &options.force);
     calla_matcher *matcher = NULL;

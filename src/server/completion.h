@@ -74,6 +74,7 @@ typedef struct completion_dialect {
 
     /* Streams, called in this order.  Each may send any number of events. */
     void (*begin)(completion *c);
+    void (*prompt_token)(completion_choice *choice, const job_token *token); /* with c->prompt_logprobs, also of whole answers; else NULL */
     void (*token)(completion_choice *choice, const job_token *token); /* also of whole answers: before the pieces it brings; may be NULL */
     void (*piece)(completion_choice *choice, const calla_piece *piece, const completion_part *part);
     void (*token_end)(completion_choice *choice); /* behind the pieces of a token; may be NULL */
@@ -95,10 +96,11 @@ struct completion {
 
     calla_prompt *prompts; /* [n_prompts], owned; their texts and ids are freed once the jobs have them */
     size_t n_prompts;
-    calla_form *form;           /* that each answer is held to, or NULL; set after prepare */
-    uint32_t prompt_tokens;     /* of all prompts; set after prepare */
-    uint32_t cached_tokens;     /* of those, not computed again */
-    completion_choice *choices; /* [n_choices] */
+    bool prompt_logprobs, only_prompt; /* as in calla_generate_options; set by prepare */
+    calla_form *form;                  /* that each answer is held to, or NULL; set after prepare */
+    uint32_t prompt_tokens;            /* of all prompts; set after prepare */
+    uint32_t cached_tokens;            /* of those, not computed again */
+    completion_choice *choices;        /* [n_choices] */
     uint32_t n_choices;
     buffer line; /* scratch for one event */
 

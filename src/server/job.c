@@ -52,10 +52,14 @@ static void push_token(job *j, const calla_event *event) {
         calla_session_cancel(j->session);
         return;
     }
-    job_token token = {.id = event->id, .is_stop = event->is_stop, .logprob = event->logprob, .n_top = event->n_top};
+    job_token token = {.id = event->id,
+                       .is_stop = event->is_stop,
+                       .of_prompt = event->kind == CALLA_EVENT_PROMPT_TOKEN,
+                       .logprob = event->logprob,
+                       .n_top = event->n_top};
     const uint64_t now = clock_now_ns();
     if (j->last_token_ns) token.after_s = (float)(now - j->last_token_ns) / 1e9f;
-    j->last_token_ns = now;
+    if (!token.of_prompt) j->last_token_ns = now;
     const uint32_t room = (uint32_t)((j->stride - offsetof(job_token, top)) / sizeof *token.top);
     if (token.n_top > room) token.n_top = room;
     for (uint32_t i = 0; i < token.n_top; i++) token.top[i] = event->top[i];
@@ -80,7 +84,7 @@ static void on_event(void *user, const calla_event *event) {
     if (event->kind == CALLA_EVENT_PROMPT) {
         j->prompt_done = event->prompt_done;
         j->prompt_tokens = event->prompt_tokens;
-    } else if (event->kind == CALLA_EVENT_TOKEN)
+    } else if (event->kind != CALLA_EVENT_DONE)
         push_token(j, event);
     else {
         j->ended = true;

@@ -1,8 +1,8 @@
 /* job.h: one generation of the engine, seen from the loop thread.
  *
  * The engine's thread puts tokens into the job's queue and wakes the loop once; the loop takes them when it likes.  A client that reads
- * slowly therefore leaves its answer here as tokens (20 bytes each, and 8 more per alternative asked for), at most as many as the job may
- * generate, which the context window bounds; the engine never waits for a socket. */
+ * slowly therefore leaves its answer here as tokens (20 bytes each, and 8 more per alternative asked for), at most as many as the context
+ * window holds; the engine never waits for a socket. */
 #ifndef CALLA_SERVER_JOB_H
 #define CALLA_SERVER_JOB_H
 
@@ -16,6 +16,7 @@ typedef struct job job;
 typedef struct job_token {
     int32_t id;
     bool is_stop;
+    bool of_prompt; /* not of the answer: calla_generate_options.prompt_logprobs */
     float logprob;
     float after_s; /* seconds since the token before was made; of the first one 0 */
     uint32_t n_top;

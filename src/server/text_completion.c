@@ -62,14 +62,14 @@ static const param rows[] = {
      .min = 0,
      .max = UINT32_MAX,
      .said_offset = offsetof(text_request, said_max_tokens),
-     .help = "Default: what is left of the window (not 16); more is clamped to it. 0 is of use with `echo`."},
+     .help = "Default: what is left of the window (not 16); more is clamped to it. 0: the prompt alone, of use with `echo`."},
     {.name = "n", .kind = PARAM_UINT, AT(conversation.n), .min = 1, .max = 8, .help = "Answers to each prompt."},
-    {.name = "echo", .kind = PARAM_BOOL, AT(echo), .help = "Begin with the prompt. Not together with `logprobs`."},
+    {.name = "echo", .kind = PARAM_BOOL, AT(echo), .help = "Begin with the prompt, and with its log-probabilities if there are any."},
     {.name = "logprobs",
      .kind = PARAM_CUSTOM,
      .read = read_logprobs,
      .type = "integer 0 to 20",
-     .help = "Log-probabilities of the answer's tokens and of so many alternatives to each."},
+     .help = "Log-probabilities of the answer's tokens, with `echo` also of the prompt's, and of so many alternatives to each."},
     {.name = "stop",
      .kind = PARAM_CUSTOM,
      .read = conversation_read_stop,
@@ -101,11 +101,6 @@ bool text_request_read(text_request *r, const char *body, size_t n, api_error *e
     conversation *c = &r->conversation;
     if (!conversation_parse(c, body, n, e) || !params_read(&text_completion_params, c->root, r, &c->ignored, e)) return false;
     if (!r->prompt) return api_error_set(e, 400, "missing_parameter", "prompt", "prompt is missing");
-    if (r->echo && c->logprobs)
-        return api_error_set(e, 400, "unsupported_parameter", "echo",
-                             "echo is not supported together with logprobs: the prompt's own log-probabilities are not computed");
-    if (r->said_max_tokens && !c->max_tokens && c->stream)
-        return api_error_set(e, 400, NULL, "max_tokens", "max_tokens must be at least 1 in a stream");
     return true;
 }
 
@@ -125,6 +120,17 @@ bool text_request_ids(json_object *array, const calla_engine_info *info, const c
     return true;
 }
 
+/* The text of the prompt's tokens.  It differs from what was sent where the tokenizer normalizes: log-probabilities go with this one. */
+static bool decode(const completion *c, const calla_ids *ids, buffer *out, api_error *e) {
+    char *s = NULL;
+    size_t n = 0;
+    calla_error err;
+    if (calla_text_decode(c->server->text, ids->ids, ids->n, &s, &n, &err)) return api_error_from(e, &err, "prompt");
+    buffer_append(out, s, n);
+    calla_free(s);
+    return true;
+}
+
 /* One prompt: a string, or an array of ids.  Its text goes to echo, if that is not NULL. */
 static bool read_one(completion *c, json_object *value, calla_ids *out, buffer *echo, api_error *e) {
     const calla_text *text = c->server->text;
@@ -133,16 +139,12 @@ static bool read_one(completion *c, json_object *value, calla_ids *out, buffer *
         const char *s = json_object_get_string(value);
         const size_t n = (size_t)json_object_get_string_len(value);
         if (calla_text_encode(text, s, n, out, &err)) return api_error_from(e, &err, "prompt");
-        if (echo) buffer_append(echo, s, n);
+        if (echo && !c->own->logprobs) buffer_append(echo, s, n);
     } else if (json_object_is_type(value, json_type_array)) {
-        char *s = NULL;
-        size_t n = 0;
         if (!text_request_ids(value, &c->server->info, "prompt", out, e)) return false;
-        if (echo && calla_text_decode(text, out->ids, out->n, &s, &n, &err)) return api_error_from(e, &err, "prompt");
-        if (echo) buffer_append(echo, s, n);
-        calla_free(s);
     } else
         return api_error_set(e, 400, NULL, "prompt", "prompt must hold strings or arrays of token ids");
+    if (echo && !echo->n && !decode(c, out, echo, e)) return false;
     if (echo && echo->failed) return out_of_memory(e);
     if (!out->n) return api_error_set(e, 400, NULL, "prompt", "prompt is empty: the model has no token to begin with");
     const uint32_t asked = c->own->max_tokens; /* each prompt has its own room: the engine clamps to it */
@@ -159,10 +161,11 @@ static bool prepare(completion *c, api_error *e) {
     json_object *first = json_object_is_type(r->prompt, json_type_array) ? json_object_array_get_idx(r->prompt, 0) : NULL;
     const bool several = json_object_is_type(first, json_type_string) || json_object_is_type(first, json_type_array);
     const size_t n = several ? json_object_array_length(r->prompt) : 1, n_choices = n * r->conversation.n;
-    const bool nothing = r->said_max_tokens && !r->conversation.max_tokens;
     if (n > COMPLETION_MAX_CHOICES || n_choices > COMPLETION_MAX_CHOICES)
         return api_error_set(e, 400, NULL, "prompt", "%zu prompts with %u answers each are more than %d", n, r->conversation.n,
                              COMPLETION_MAX_CHOICES);
+    c->only_prompt = r->said_max_tokens && !r->conversation.max_tokens; /* before read_one settles max_tokens */
+    c->prompt_logprobs = r->echo && r->conversation.logprobs;
     r->logprobs = mem_calloc(n_choices, sizeof *r->logprobs);
     if (r->logprobs) r->n_logprobs = n_choices;
     if (r->echo) r->echoes = mem_calloc(n, sizeof *r->echoes);
@@ -173,7 +176,7 @@ static bool prepare(completion *c, api_error *e) {
         json_object *prompt = several ? json_object_array_get_idx(r->prompt, i) : r->prompt;
         if (!read_one(c, prompt, &c->prompts[i].ids, r->echo ? &r->echoes[i] : NULL, e)) return false;
     }
-    if (!nothing) c->n_choices = (uint32_t)n_choices; /* else nothing is generated */
+    c->n_choices = (uint32_t)n_choices;
     return true;
 }
 
@@ -184,6 +187,7 @@ static void forget(completion *c) {
         buffer_free(&r->logprobs[i].values);
         buffer_free(&r->logprobs[i].tops);
         buffer_free(&r->logprobs[i].offsets);
+        calla_answer_close(r->logprobs[i].echo);
     }
     for (size_t i = 0; i < r->n_echoes; i++) buffer_free(&r->echoes[i]);
     mem_free(r->logprobs);
@@ -211,22 +215,27 @@ static void write_token(const completion *c, int32_t id, buffer *out) {
 /* JSON has no infinity; -9999 is what OpenAI's API says for a token that cannot come. */
 static double json_logprob(float logprob) { return isfinite(logprob) ? (double)logprob : -9999.0; }
 
-static void take_token(completion_choice *choice, const job_token *token) {
+/* A token's entries.  The first of a prompt has no probability. */
+static void note_token(const completion_choice *choice, const job_token *token) {
     const completion *c = choice->completion;
-    if (!c->own->logprobs) return;
     text_logprobs *l = &request_of(c)->logprobs[choice->index];
     const char *comma = l->tokens.n ? "," : "";
     buffer_append_str(&l->tokens, comma);
     write_token(c, token->id, &l->tokens);
-    buffer_printf(&l->values, "%s%.7g", comma, json_logprob(token->logprob));
     buffer_printf(&l->offsets, "%s%zu", comma, l->offset);
-    buffer_printf(&l->tops, "%s{", comma);
-    for (uint32_t i = 0; i < token->n_top; i++) {
-        if (i) buffer_append_str(&l->tops, ",");
-        write_token(c, token->top[i].id, &l->tops);
-        buffer_printf(&l->tops, ":%.7g", json_logprob(token->top[i].logprob));
+    if (isnan(token->logprob)) {
+        buffer_printf(&l->values, "%snull", comma);
+        buffer_printf(&l->tops, "%snull", comma);
+    } else {
+        buffer_printf(&l->values, "%s%.7g", comma, json_logprob(token->logprob));
+        buffer_printf(&l->tops, "%s{", comma);
+        for (uint32_t i = 0; i < token->n_top; i++) {
+            if (i) buffer_append_str(&l->tops, ",");
+            write_token(c, token->top[i].id, &l->tops);
+            buffer_printf(&l->tops, ":%.7g", json_logprob(token->top[i].logprob));
+        }
+        buffer_append_str(&l->tops, "}");
     }
-    buffer_append_str(&l->tops, "}");
     size_t n = 0;
     const char *bytes = tokenizer_bytes(c->server->text->tokenizer, token->id, &n);
     for (size_t i = 0; bytes && i < n; i++) l->offset += ((unsigned char)bytes[i] & 0xC0) != 0x80; /* first bytes of characters */
@@ -285,7 +294,7 @@ static const buffer *echo_of(const completion_choice *choice) {
 }
 
 static void begin(completion *c) {
-    for (uint32_t i = 0; i < c->n_choices && c->connection; i++) {
+    for (uint32_t i = 0; i < c->n_choices && c->connection && !c->prompt_logprobs; i++) {
         const buffer *echo = echo_of(&c->choices[i]);
         if (echo) send_chunk(&c->choices[i], echo->data, echo->n, false);
     }
@@ -301,7 +310,38 @@ static void end_token(completion_choice *choice) {
     if (request_of(choice->completion)->logprobs[choice->index].tokens.n) send_chunk(choice, "", 0, false);
 }
 
-static void finish(completion_choice *choice) { send_chunk(choice, "", 0, true); }
+static void send_echo(void *choice, const calla_piece *piece) { send_chunk(choice, piece->text, piece->n, false); }
+
+/* In a stream the prompt's tokens come as the answer's do.  No stop string counts there. */
+static void take_prompt_token(completion_choice *choice, const job_token *token) {
+    const completion *c = choice->completion;
+    text_logprobs *l = &request_of(c)->logprobs[choice->index];
+    const calla_answer_options options = {.raw = true, .piece = send_echo, .user = choice};
+    bool stopped;
+    note_token(choice, token);
+    if (!c->own->stream) return;
+    if ((!l->echo && calla_answer_open(c->server->text, &options, &l->echo, NULL)) || calla_answer_push(l->echo, token->id, &stopped, NULL))
+        l->tokens.failed = true; /* out of memory: what is sent next ends the connection */
+    end_token(choice);
+}
+
+/* The prompt is over: the beginning of a character that is still held back will not be whole any more. */
+static void end_echo(const completion_choice *choice) {
+    text_logprobs *l = &request_of(choice->completion)->logprobs[choice->index];
+    if (l->echo && calla_answer_finish(l->echo, true, NULL)) l->tokens.failed = true;
+    calla_answer_close(l->echo);
+    l->echo = NULL;
+}
+
+static void take_token(completion_choice *choice, const job_token *token) {
+    end_echo(choice);
+    if (choice->completion->own->logprobs) note_token(choice, token);
+}
+
+static void finish(completion_choice *choice) {
+    end_echo(choice);
+    send_chunk(choice, "", 0, true);
+}
 
 static void write_usage(const completion *c, buffer *out) {
     uint64_t tokens, reasoning;
@@ -338,17 +378,6 @@ static void write_choice(const completion_choice *choice, buffer *out) {
     buffer_free(&text);
 }
 
-/* Nothing was to be generated: the prompts alone, if they are wanted. */
-static void write_echoes(const completion *c, buffer *out) {
-    const text_request *r = request_of(c);
-    for (size_t i = 0; i < r->n_logprobs; i++) {
-        const buffer *echo = r->echo ? &r->echoes[i / r->conversation.n] : NULL;
-        buffer_append_str(out, i ? ",{\"text\":" : "{\"text\":");
-        json_append_string(out, echo ? echo->data : "", echo ? echo->n : 0);
-        buffer_printf(out, ",\"index\":%zu,\"logprobs\":null,\"finish_reason\":\"length\"}", i);
-    }
-}
-
 static void whole(completion *c, buffer *out) {
     begin_object(c, out);
     buffer_append_str(out, "\"choices\":[");
@@ -356,7 +385,6 @@ static void whole(completion *c, buffer *out) {
         if (i) buffer_append_str(out, ",");
         write_choice(&c->choices[i], out);
     }
-    if (!c->n_choices) write_echoes(c, out);
     buffer_append_str(out, "],");
     write_usage(c, out);
 }
@@ -379,6 +407,7 @@ const completion_dialect text_completion_dialect = {
     .write_error = api_error_write,
     .whole = whole,
     .begin = begin,
+    .prompt_token = take_prompt_token,
     .token = take_token,
     .piece = send_piece,
     .token_end = end_token,

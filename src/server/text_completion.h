@@ -7,14 +7,15 @@
 /* Entries of the log-probabilities not sent yet, comma-separated, as the API has them: four arrays. */
 typedef struct text_logprobs {
     buffer tokens, values, tops, offsets;
-    size_t offset; /* of the next token, in characters of the text */
+    size_t offset;      /* of the next token, in characters of the text */
+    calla_answer *echo; /* in a stream: the prompt under way, or NULL */
 } text_logprobs;
 
 typedef struct text_request {
     conversation conversation; /* first */
     json_object *prompt;       /* of the body */
     bool echo, include_usage, said_max_tokens;
-    buffer *echoes; /* [n_echoes], owned: the text of each prompt, if echo */
+    buffer *echoes; /* [n_echoes], owned: the text of each prompt, if echo; in a stream with logprobs it comes with them */
     size_t n_echoes;
     text_logprobs *logprobs; /* [n_logprobs], owned: one per choice */
     size_t n_logprobs;

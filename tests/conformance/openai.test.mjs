@@ -224,6 +224,23 @@ describe('pocket model', () => {
     }
   });
 
+  // As evaluation harnesses ask for the likelihood of a text: in the prompt its tokens are as likely as in the answer.
+  test('log-probabilities of a prompt', async () => {
+    const greedy = { model: 'pocket', temperature: 0, logprobs: 1 };
+    const prompt = '<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n';
+    const answer = (await client.completions.create({ ...greedy, prompt, max_tokens: 12 })).choices[0];
+    const whole = (await client.completions.create({ ...greedy, prompt: prompt + answer.text, echo: true, max_tokens: 0 })).choices[0];
+    assert.equal(whole.text, prompt + answer.text);
+    assert.equal(whole.logprobs.token_logprobs[0], null);
+    const at = whole.logprobs.tokens.length - answer.logprobs.tokens.length;
+    answer.logprobs.tokens.forEach((token, i) => {
+      assert.equal(whole.logprobs.tokens[at + i], token);
+      assert.ok(Math.abs(whole.logprobs.token_logprobs[at + i] - answer.logprobs.token_logprobs[i]) < 0.05);
+      assert.deepEqual(Object.keys(whole.logprobs.top_logprobs[at + i]), [token]);
+      assert.equal(whole.logprobs.text_offset[at + i], prompt.length + answer.logprobs.text_offset[i]);
+    });
+  });
+
   test('a client that leaves during a long prompt stops the work', async () => {
     const abort = new AbortController();
     const messages = [{ role: 'user', content: 'What is the capital of France? '.repeat(3000) }];

@@ -2,6 +2,7 @@
  * the lock, as the real engine does. */
 #include "fake_engine.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ struct calla_session {
     size_t at;
     uint32_t generated, prompt_steps, prompt_step, prompt_ms, token_ms, fail_at;
     uint32_t forced;
-    bool endless, fails, refuse, show_options, show_choice;
+    bool endless, fails, refuse, show_options, show_choice, told_prompt;
 };
 
 const char *calla_version(void) { return "0.0.0"; }
@@ -248,6 +249,18 @@ static void fill_logprobs(const calla_session *s, calla_event *e, calla_token_lo
     e->top = top;
 }
 
+/* The whole prompt in one step: -0.5 for each token behind the first, its alternatives as those of an answer. */
+static void tell_prompt(calla_session *s) {
+    calla_token_logprob top[CALLA_MAX_TOP_LOGPROBS];
+    for (size_t i = 0; i < s->n_prompt; i++) {
+        calla_event e = {.kind = CALLA_EVENT_PROMPT_TOKEN, .id = s->prompt[i], .logprob = i ? -0.5f : NAN, .top = top};
+        for (e.n_top = 0; i && e.n_top < s->options.n_top_logprobs; e.n_top++)
+            top[e.n_top] = (calla_token_logprob){.id = e.id + (int32_t)e.n_top, .logprob = -0.5f - (float)e.n_top};
+        s->fn(s->user, &e);
+    }
+    s->told_prompt = true;
+}
+
 /* What the session's next step reports; true if the job ends with it.  Called without the lock. */
 static bool step(calla_session *s) {
     calla_event e = {.prompt_tokens = (uint32_t)s->n_prompt};
@@ -258,6 +271,12 @@ static bool step(calla_session *s) {
         e.prompt_done = (uint32_t)(s->n_prompt * ++s->prompt_step / s->prompt_steps);
         s->fn(s->user, &e);
         return false;
+    }
+    if (s->options.prompt_logprobs && !s->told_prompt) tell_prompt(s);
+    if (s->options.only_prompt) {
+        e = (calla_event){.kind = CALLA_EVENT_DONE, .finish = CALLA_FINISH_LENGTH, .prompt_tokens = (uint32_t)s->n_prompt};
+        s->fn(s->user, &e);
+        return true;
     }
     if (s->fails && s->generated == s->fail_at) {
         error_set(&error, CALLA_E_DEVICE, "the scripted device failed");

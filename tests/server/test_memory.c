@@ -152,7 +152,7 @@ static void test_responses(void **state) {
 static void test_text(void **state) {
     (void)state;
     check_at("/v1/completions", "{\"prompt\":[\"<|im_start|>user\\nParis.\",[1,2]],\"echo\":true,\"n\":2,\"stop\":[\"zzz\"]}");
-    check_at("/v1/completions", "{\"prompt\":\"<|im_start|>user\\nParis.\",\"logprobs\":1,\"stream\":true}");
+    check_at("/v1/completions", "{\"prompt\":\"<|im_start|>user\\nParis.\",\"echo\":true,\"logprobs\":1,\"stream\":true}");
     check_at("/tokenize", "{\"content\":\"Paris is the capital of France.\",\"with_pieces\":true}");
     check_at("/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"Paris?\"}]}");
 }

@@ -136,7 +136,93 @@ static void test_no_tokens_at_all(void **state) {
     reply r;
     json_object *tree = post("{\"prompt\":[\"a\",\"b\"],\"max_tokens\":0,\"echo\":true}", 200, &r);
     assert_string_equal(json_str(tree, "choices.1.text"), "b");
+    assert_string_equal(json_str(tree, "choices.1.finish_reason"), "length");
     assert_int_equal(json_int(tree, "usage.completion_tokens"), 0);
+    close_reply(tree, &r);
+    size_t events;
+    char finish[16],
+        *text = streamed_text("{\"stream\":true,\"prompt\":\"a b\",\"max_tokens\":0,\"echo\":true}", &events, finish, sizeof finish);
+    assert_string_equal(text, "a b");
+    assert_string_equal(finish, "length");
+    mem_free(text);
+}
+
+/* Appends the lists of choice 0 to those of sum. */
+static void add_lists(json_object *tree, json_object *sum) {
+    json_object_object_foreach(sum, name, all) {
+        char path[64];
+        snprintf(path, sizeof path, "choices.0.logprobs.%s", name);
+        json_object *part = json_at(tree, path);
+        if (json_object_is_type(part, json_type_array))
+            for (size_t i = 0; i < json_object_array_length(part); i++)
+                json_object_array_add(all, json_object_get(json_object_array_get_idx(part, i)));
+    }
+}
+
+/* Everything that a request says of choice 0, as one string: a stream and a whole answer must say the same. */
+static char *all_of(const char *fields, bool stream) {
+    buffer body = {0}, text = {0}, out = {0};
+    reply r;
+    json_object *sum = json_tokener_parse("{\"tokens\":[],\"token_logprobs\":[],\"top_logprobs\":[],\"text_offset\":[]}");
+    buffer_printf(&body, "{\"stream\":%s,%s}", stream ? "true" : "false", fields);
+    harness_post_to(&h, PATH, body.data, &r);
+    if (r.status != 200) fail_msg("%s: %s", body.data, r.body.data);
+    buffer_append_str(&text, "");
+    for (char *line = r.body.data, *end; line && *line; line = end) {
+        end = stream ? line + strcspn(line, "\n") : line + strlen(line);
+        if (*end) *end++ = 0;
+        json_object *tree = json_tokener_parse(stream && *line ? line + strlen("data: ") : line);
+        if (json_int(tree, "choices.0.index") == 0) {
+            buffer_append_str(&text, json_str(tree, "choices.0.text"));
+            add_lists(tree, sum);
+        }
+        json_object_put(tree);
+    }
+    buffer_printf(&out, "%s %s", text.data, json_object_to_json_string_ext(sum, JSON_C_TO_STRING_PLAIN));
+    json_object_put(sum);
+    buffer_free(&body);
+    buffer_free(&text);
+    reply_free(&r);
+    return buffer_take(&out);
+}
+
+/* The prompt's own log-probabilities, in front of the answer's or alone; its first token has none. */
+static void test_log_probabilities_of_the_prompt(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "\"echo\":true,\"logprobs\":1,\"prompt\":\"ab c\",\"max_tokens\":0",
+        "\"echo\":true,\"logprobs\":2,\"prompt\":\"" SAY("one \\ud83e\\udd80 two") "\"",
+        "\"echo\":true,\"logprobs\":0,\"prompt\":\"" SAY("@endless a") "\",\"max_tokens\":3,\"stop\":\"user\"",
+        "\"echo\":true,\"logprobs\":1,\"prompt\":[\"e\\u0301 x\",\"y\"],\"max_tokens\":0", /* normalized: e and accent become one letter */
+        "\"echo\":true,\"logprobs\":1,\"prompt\":[220,99,220],\"max_tokens\":0",           /* of which one is a part of a letter */
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        char *whole = all_of(bodies[i], false), *stream = all_of(bodies[i], true);
+        assert_string_equal(whole, stream);
+        mem_free(whole);
+        mem_free(stream);
+    }
+    reply r;
+    json_object *tree = post("{\"echo\":true,\"logprobs\":2,\"prompt\":\"" SAY("one two") "\",\"n\":2}", 200, &r);
+    for (int choice = 0; choice < 2; choice++) {
+        char path[40];
+        snprintf(path, sizeof path, "choices.%d.logprobs", choice);
+        json_object *l = json_at(tree, path), *values = json_at(l, "token_logprobs"), *tops = json_at(l, "top_logprobs");
+        const size_t n = json_object_array_length(values), n_prompt = (size_t)json_int(tree, "usage.prompt_tokens");
+        assert_true(n > n_prompt); /* the answer's behind the prompt's */
+        assert_int_equal(json_object_array_length(tops), n);
+        assert_null(json_object_array_get_idx(values, 0));
+        assert_null(json_object_array_get_idx(tops, 0));
+        assert_true(json_object_get_double(json_object_array_get_idx(values, 1)) == -0.5);
+        assert_true(json_object_get_double(json_object_array_get_idx(values, n_prompt - 1)) == -0.5);
+        assert_true(json_object_get_double(json_object_array_get_idx(values, n_prompt)) == -0.25);
+        assert_int_equal(json_object_object_length(json_object_array_get_idx(tops, 1)), 2);
+        assert_string_equal(json_str(l, "tokens.0"), "<|im_start|>");
+        assert_int_equal(json_int(l, "text_offset.1"), 12);
+    }
+    close_reply(tree, &r);
+    tree = post("{\"echo\":true,\"logprobs\":1,\"prompt\":[\"e\\u0301 x\"],\"max_tokens\":0}", 200, &r);
+    assert_string_equal(json_str(tree, "choices.0.text"), "\xC3\xA9 x"); /* the text that the tokens are */
     close_reply(tree, &r);
 }
 
@@ -194,9 +280,7 @@ static void test_refusals_name_the_field(void **state) {
         {"{\"prompt\":[1,99999999]}", "prompt"},
         {"{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix"},
         {"{\"prompt\":\"a\",\"best_of\":3}", "best_of"},
-        {"{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", "echo"},
         {"{\"prompt\":\"a\",\"logprobs\":21}", "logprobs"},
-        {"{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":0}", "max_tokens"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         reply r;
@@ -215,6 +299,7 @@ int main(void) {
         cmocka_unit_test(test_no_tokens_at_all),
         cmocka_unit_test(test_stop_strings_and_limits),
         cmocka_unit_test(test_log_probabilities),
+        cmocka_unit_test(test_log_probabilities_of_the_prompt),
         cmocka_unit_test(test_a_failure_in_a_stream),
         cmocka_unit_test(test_refusals_name_the_field),
     };
