@@ -2,7 +2,7 @@
  *
  * With x = s_x · q8 in each group, Σ w x = s_w s_x Σ code · q8 + bias · Σ x.
  *
- * One to four rows: output by output, two groups at a time.  More rows: gemm_vnni.c. */
+ * One to four rows: output by output, two groups at a time; one short row: two outputs.  More rows: gemm_vnni.c. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -163,10 +163,64 @@ static inline __attribute__((always_inline)) void gemv_rows(const vnni_outputs *
     }
 }
 
+/* One row of SHORT inputs, as experts have on their way out: what is done once for an output is done once for two, whose scales fill a
+ * register together; else that would take longer than the codes. */
+enum { SHORT = 512, SHORT_GROUPS = SHORT / CPU_GROUP };
+
+/* Eight bf16 numbers of each of two outputs */
+static inline __m512 numbers_of_two(const uint8_t *first, const uint8_t *second) {
+    const __m128i a = _mm_loadu_si128((const __m128i *)first), b = _mm_loadu_si128((const __m128i *)second);
+    return avx512_bf16(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
+}
+
+/* sum += an output's codes × q; its scales stand in `scale` from `lane` on */
+static inline __attribute__((always_inline)) __m512 short_output(const uint8_t *codes, const uint8_t *ahead, const int8_t *q, __m512 scale,
+                                                                 uint32_t lane, __m512 sum) {
+    const __m512i low = _mm512_set1_epi8(15), groups = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+#pragma GCC unroll 4
+    for (uint32_t g = 0; g < SHORT_GROUPS; g += 2) {
+        const size_t at = (size_t)g * CPU_GROUP;
+        _mm_prefetch(ahead + at / 2, _MM_HINT_T0);
+        const __m512i w = _mm512_loadu_si512(codes + at / 2), lows = _mm512_and_si512(w, low),
+                      highs = _mm512_and_si512(_mm512_srli_epi16(w, 4), low),
+                      which = _mm512_add_epi32(groups, _mm512_set1_epi32((int32_t)(lane + g)));
+        sum = _mm512_fmadd_ps(line_dot(lows, highs, q + at), _mm512_permutexvar_ps(which, scale), sum);
+    }
+    return sum;
+}
+
+static void gemv_short(const vnni_outputs *o, const q8_row *x, float *acc) {
+    _Alignas(64) int8_t q[SHORT];
+    pair_up(x->q8, SHORT_GROUPS, q);
+    const __m512 x_scale = _mm512_broadcast_f32x8(_mm256_loadu_ps(x->scale)), x_sum = _mm512_broadcast_f32x8(_mm256_loadu_ps(x->sum));
+    const cpu_ahead own = {o->codes, o->scales, o->biases};
+    const uint32_t rows_ahead = cpu_rows_ahead(SHORT / 2);
+    for (uint32_t j = 0; j < o->count; j += GEMV_OUTPUTS) {
+        const cpu_ahead far = cpu_ahead_of(&own, o->ahead, SHORT / 2, 2 * SHORT_GROUPS, o->count, j, rows_ahead);
+        _mm_prefetch(far.scales, _MM_HINT_T0); /* four outputs are a line of these */
+        _mm_prefetch(far.biases, _MM_HINT_T0);
+        __m512 sum[GEMV_OUTPUTS];
+#pragma GCC unroll 2
+        for (uint32_t l = 0; l < GEMV_OUTPUTS; l += 2) {
+            const size_t last = o->count - 1, a = j + l < last ? j + l : last, b = j + l + 1 < last ? j + l + 1 : last;
+            const size_t at = 2 * SHORT_GROUPS * a, behind = 2 * SHORT_GROUPS * b;
+            const __m512 scale = _mm512_mul_ps(numbers_of_two(o->scales + at, o->scales + behind), x_scale),
+                         bias = _mm512_mul_ps(numbers_of_two(o->biases + at, o->biases + behind), x_sum);
+            const uint8_t *codes = far.codes + l * (SHORT / 2);
+            sum[l] = short_output(o->codes + a * (SHORT / 2), codes, q, scale, 0, _mm512_maskz_mov_ps(0x00FF, bias));
+            sum[l + 1] =
+                short_output(o->codes + b * (SHORT / 2), codes + SHORT / 2, q, scale, SHORT_GROUPS, _mm512_maskz_mov_ps(0xFF00, bias));
+        }
+        _mm_storeu_ps(acc + j, sums4(sum[0], sum[1], sum[2], sum[3]));
+    }
+}
+
 static void gemv(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, float *acc) {
     q8_row rows[GEMV_ROWS];
     for (uint32_t i = 0; i < n; i++) rows[i] = row_of(x, list, i);
-    if (n == 1)
+    if (n == 1 && o->groups == SHORT_GROUPS)
+        gemv_short(o, rows, acc);
+    else if (n == 1)
         gemv_rows(o, rows, 1, acc);
     else if (n == 2)
         gemv_rows(o, rows, 2, acc);
