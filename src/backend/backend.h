@@ -1,7 +1,7 @@
 /* backend.h: what a device must offer.  The model issues composite ops in stages; a backend runs them.
  *
- * One batch at a time.  The model calls begin (which hands over the descriptor), then for each stage the ops and stage_end, then
- * finish.  Ops inside a stage are independent of each other; stages follow each other.  A stage boundary is one barrier of the device.
+ * The model calls begin (which hands over the descriptor), then for each stage the ops and stage_end, then finish; or, where the backend
+ * has them, submit and later collect, with one more step begun and submitted between these two.  Ops inside a stage are independent of each other; stages follow each other.  A stage boundary is one barrier of the device.
  * Everything that changes from step to step stands in the descriptor, never in arguments of ops (those name a layer only), so that a
  * captured graph or an indirect command buffer replays.
  *
@@ -147,7 +147,7 @@ typedef struct backend_vtable {
     /* Brings the weights to where they are computed with, so that the first step is as fast as any other; `progress` may be NULL.  NULL:
      * there is nothing to bring. */
     calla_status (*load)(backend *b, void (*progress)(void *user, uint64_t done, uint64_t total), void *user, calla_error *err);
-    /* Copies the first `tokens` positions of a KV page to another, in all layers. */
+    /* Copies the first `tokens` positions of a KV page to another, in all layers, after all that was submitted. */
     void (*copy_page)(backend *b, uint32_t src, uint32_t dst, uint32_t tokens);
 
     calla_status (*begin)(backend *b, const row_batch *batch, calla_error *err);
@@ -160,13 +160,22 @@ typedef struct backend_vtable {
     void (*expert_out)(backend *b, uint32_t layer); /* 6: down, weighted combine, shared expert, residual add */
     void (*head)(backend *b);                       /* final norm, lm_head, sampling for the wanted rows → BUF_LOGITS */
     void (*stage_end)(backend *b);
-    /* Waits for all stages and fetches results.  A failure of any op since begin is reported here. */
+    /* Waits for all stages and fetches results.  A failure of any op since begin is reported here.  With submit it only ends a step that is
+     * given up before its last stage, waiting for all that was handed over. */
     calla_status (*finish)(backend *b, calla_error *err);
+    /* In place of finish, where a device works by itself; NULL: it does not.  submit hands over all stages and does not wait, so that
+     * the next step can be described and submitted before this one has ended.  collect waits for the oldest that was submitted and
+     * fetches its results: logits and sampled answer for it.  At most two are submitted and not collected; the batch of each stays as it
+     * is until then.  Steps are carried out one after the other: what one writes the next may read, and overwrite what one has read. */
+    calla_status (*submit)(backend *b, calla_error *err);
+    calla_status (*collect)(backend *b, calla_error *err);
+    /* Whether the next batch may name sample k (as id -1 - k) of the step submitted last before this is collected. */
+    bool (*runs_ahead)(const backend *b, uint32_t sample);
 
-    /* After finish, until the next begin. */
+    /* After finish or collect, until the next begin; logits only if no step has been submitted since that one. */
     const float *(*logits)(backend *b, uint32_t wanted); /* [vocabulary] in host memory */
-    const sample_result *(*sampled)(backend *b,
-                                    uint32_t sample); /* "vnni, 2 threads, exact" into out [n]; NULL: nothing to add to the name */
+    const sample_result *(*sampled)(backend *b, uint32_t sample);
+    /* "vnni, 2 threads, exact" into out [n]; NULL: nothing to add to the name */
     void (*describe)(const backend *b, char *out, size_t n);
     /* Bytes a second that the device reads from its memory, outside any batch; NULL: cannot be measured. */
     double (*read_rate)(backend *b);

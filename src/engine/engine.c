@@ -8,15 +8,29 @@
 #include "base/memory.h"
 #include "model/plan.h"
 
+static bool open_step(engine_step *step, uint32_t n) {
+    step->planned = mem_calloc(n, sizeof(calla_session *));
+    step->items = mem_calloc(n, sizeof *step->items);
+    step->segments = mem_calloc(n, sizeof *step->segments);
+    step->requests = mem_calloc(n, sizeof *step->requests);
+    step->chained = mem_calloc(n, sizeof *step->chained);
+    return step->planned && step->items && step->segments && step->requests && step->chained;
+}
+
+static void close_step(engine_step *step) {
+    mem_free(step->planned);
+    mem_free(step->items);
+    mem_free(step->segments);
+    mem_free(step->requests);
+    mem_free(step->chained);
+}
+
 static calla_status open_slots(calla_engine *e, calla_error *err) {
     uint32_t n = e->info.max_sequences;
     e->slots = mem_calloc(n, sizeof *e->slots);
     e->running = mem_calloc(n, sizeof(calla_session *));
-    e->planned = mem_calloc(n, sizeof(calla_session *));
-    e->items = mem_calloc(n, sizeof *e->items);
-    e->segments = mem_calloc(n, sizeof *e->segments);
-    e->requests = mem_calloc(n, sizeof *e->requests);
-    if (!e->slots || !e->running || !e->planned || !e->items || !e->segments || !e->requests) return error_nomem(err, "the engine's lists");
+    if (!e->slots || !e->running || !open_step(&e->steps[0], n) || !open_step(&e->steps[1], n))
+        return error_nomem(err, "the engine's lists");
     calla_status status = CALLA_OK;
     for (uint32_t i = 0; i < n && !status; i++) status = sequence_open(e->m, &e->slots[i].sequence, err);
     return status;
@@ -114,10 +128,7 @@ void calla_engine_close(calla_engine *e) {
     for (uint32_t i = 0; e->slots && i < e->info.max_sequences; i++) sequence_close(e->slots[i].sequence);
     mem_free(e->slots);
     mem_free(e->running);
-    mem_free(e->planned);
-    mem_free(e->items);
-    mem_free(e->segments);
-    mem_free(e->requests);
+    for (int i = 0; i < 2; i++) close_step(&e->steps[i]);
     model_close(e->m);
     calla_text_close(e->text);
     weights_close(e->w);

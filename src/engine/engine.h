@@ -62,6 +62,16 @@ typedef struct job {
     uint64_t arrived_ns, admitted_ns, first_token_ns;
 } job;
 
+/* A step of the model: arrays of [info.max_sequences], in parallel. */
+typedef struct engine_step {
+    calla_session **planned; /* NULL: it has ended since the step was submitted, and what the step brings it is dropped */
+    schedule_item *items;
+    model_segment *segments;
+    sample_request *requests;
+    int32_t *chained; /* instead of an id: the segment of the step before that picks it */
+    uint32_t n;
+} engine_step;
+
 struct calla_session {
     calla_engine *engine;
     engine_slot *slot; /* NULL: nothing of it is in the model */
@@ -103,11 +113,8 @@ struct calla_engine {
     calla_session *queue;    /* waiting, in order of arrival */
     calla_session **running; /* [info.max_sequences] in order of arrival: all older than any in the queue */
     uint32_t running_count;
-    /* of the step under way: [info.max_sequences], in parallel */
-    calla_session **planned;
-    schedule_item *items;
-    model_segment *segments;
-    sample_request *requests;
+    engine_step steps[2];
+    engine_step *under_way; /* submitted to the model, results not yet seen; NULL: none */
     uint64_t turn;
     uint64_t set_aside; /* how often a running job had to wait for KV pages; under the lock */
 };

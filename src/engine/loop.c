@@ -4,6 +4,10 @@
  * youngest running one when KV pages run out (it goes back to the front of the queue).  Its history is processed again when it comes
  * back; since the random number of a token is a hash of its position, nothing in the answer shows it.
  *
+ * Where the device works by itself (model_runs_ahead), a step is submitted before what the one before has picked is known here: rows
+ * that go on from it name its segment.  An answer that turns out to have ended there is taken out of the step that is under way, and its
+ * sequence rolled back.  What the device cannot know (a guide's next mask, penalties of a token just made) makes the loop wait.
+ *
  * Allocates nothing. */
 #include <string.h>
 
@@ -59,7 +63,19 @@ static bool evict_spare(calla_engine *e) {
 
 /* ---- beginning and ending ---- */
 
+/* Takes a session out of the step under way, whose rows are undone. */
+static void drop_under_way(const calla_engine *e, const calla_session *s) {
+    calla_error unused;
+    engine_step *step = e->under_way;
+    for (uint32_t i = 0; step && i < step->n; i++) {
+        if (step->planned[i] != s) continue;
+        step->planned[i] = NULL;
+        sequence_rollback(s->slot->sequence, &unused); /* it can: no step of it has begun since */
+    }
+}
+
 static void leave_running(calla_engine *e, calla_session *s) {
+    drop_under_way(e, s);
     s->slot->running = false;
     for (uint32_t i = 0; i < e->running_count; i++) {
         if (e->running[i] != s) continue;
@@ -178,21 +194,52 @@ static void set_aside_youngest(calla_engine *e) {
 
 /* ---- a step ---- */
 
-/* Chooses the rows of e->items, in parallel with e->running.  Afterwards everything that runs has at least one row. */
-static void plan(calla_engine *e) {
-    while (e->running_count) {
-        uint32_t scores = 0;
-        for (uint32_t i = 0; i < e->running_count; i++) scores += e->running[i]->job.score != NULL;
-        for (uint32_t i = 0; i < e->running_count; i++) {
-            const calla_session *s = e->running[i];
-            uint32_t done = processed(s), most = e->batch_rows;
-            if (s->job.score) most = score_most_rows(s->job.score, done, e->score_rows > scores ? e->score_rows / scores : 1, most);
-            e->items[i] = (schedule_item){.processed = done, .pending = s->n_ids - done, .max_rows = most};
-        }
-        schedule_result result = schedule_rows(e->items, e->running_count, e->batch_rows, free_pages(e));
-        if (result == SCHEDULE_FULL) return;
+/* The segment of a step whose token a session goes on from; UINT32_MAX: it knows its tokens. */
+static uint32_t awaited_segment(const engine_step *step, const calla_session *s) {
+    for (uint32_t i = 0; step && i < step->n; i++)
+        if (step->planned[i] == s) return step->segments[i].sample ? i : UINT32_MAX;
+    return UINT32_MAX;
+}
+
+/* Whether a step may be described before this one's results are known. */
+static bool may_run_ahead(const calla_engine *e, const engine_step *step) {
+    if (!model_runs_ahead(e->m)) return false;
+    for (uint32_t i = 0; i < step->n; i++) {
+        if (!step->planned[i]) continue;
+        const job *j = &step->planned[i]->job;
+        if (j->score || j->guide.mask || j->force.n || j->tally.places) return false;
+        if (step->segments[i].sample && !model_runs_ahead_of(e->m, i)) return false;
+    }
+    return true;
+}
+
+/* Who takes part in the next step, and how many rows each has left: all that run but those whose last token is on its way. */
+static bool list(const calla_engine *e, const engine_step *before, engine_step *next) {
+    uint32_t scores = 0;
+    for (uint32_t i = 0; i < e->running_count; i++) scores += e->running[i]->job.score != NULL;
+    next->n = 0;
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        calla_session *s = e->running[i];
+        const bool awaits = awaited_segment(before, s) != UINT32_MAX;
+        if (awaits && s->job.made + 1 == s->job.max_tokens) continue;
+        uint32_t done = processed(s), most = e->batch_rows;
+        if (s->job.score) most = score_most_rows(s->job.score, done, e->score_rows > scores ? e->score_rows / scores : 1, most);
+        next->planned[next->n] = s;
+        next->items[next->n++] = (schedule_item){.processed = done, .pending = s->n_ids + awaits - done, .max_rows = most};
+    }
+    return next->n > 0;
+}
+
+/* Plans the next step, with at least one row of everything that runs.  False: nothing is to be done, or not before the results of
+ * `before`, the step under way, are known. */
+static bool plan(calla_engine *e, const engine_step *before, engine_step *next) {
+    if (before && !may_run_ahead(e, before)) return false;
+    while (list(e, before, next)) {
+        schedule_result result = schedule_rows(next->items, next->n, e->batch_rows, free_pages(e));
+        if (result == SCHEDULE_FULL) return true;
+        if (before) return false;
         if (evict_spare(e)) continue;
-        if (result == SCHEDULE_CUT) return;
+        if (result == SCHEDULE_CUT) return true;
         if (e->running_count > 1) {
             set_aside_youngest(e);
             continue;
@@ -201,26 +248,32 @@ static void plan(calla_engine *e) {
         error_set(&err, CALLA_E_INTERNAL, "no KV page is left for the only sequence that runs, of %u tokens", e->running[0]->n_ids);
         finish_running(e, e->running[0], CALLA_FINISH_ERROR, &err);
     }
+    return false;
 }
 
-static void describe(calla_engine *e, uint32_t i) {
-    calla_session *s = e->running[i];
+static void describe(const calla_engine *e, const engine_step *before, engine_step *next, uint32_t i) {
+    calla_session *s = next->planned[i];
     job *j = &s->job;
-    const schedule_item *item = &e->items[i];
-    e->planned[i] = s;
-    e->segments[i] = (model_segment){.sequence = s->slot->sequence, .ids = s->ids + item->processed, .rows = item->rows};
-    if (j->score && score_wants_rows(j->score, item->processed)) e->segments[i].want = WANT_ALL;
+    const schedule_item *item = &next->items[i];
+    const uint32_t awaited = awaited_segment(before, s), known = s->n_ids + (awaited != UINT32_MAX);
+    model_segment *g = &next->segments[i];
+    *g = (model_segment){.sequence = s->slot->sequence, .ids = s->ids + item->processed, .rows = item->rows};
+    if (awaited != UINT32_MAX) { /* its only row: all others are processed */
+        next->chained[i] = -1 - (int32_t)awaited;
+        g->ids = &next->chained[i];
+    }
+    if (j->score && score_wants_rows(j->score, item->processed)) g->want = WANT_ALL;
     if (j->only_prompt || item->rows < item->pending) return;
-    sample_request *r = &e->requests[i];
+    sample_request *r = &next->requests[i];
     *r = j->sampling;
-    r->position = s->n_ids;
+    r->position = known;
     r->mask = force_mask(j, e);
     r->seen = j->tally.seen;
     r->n_seen = j->tally.n_seen;
     r->counts = j->tally.counts;
     r->n_counts = j->tally.n_counts;
-    if (e->segments[i].want == WANT_NONE) e->segments[i].want = WANT_LAST;
-    e->segments[i].sample = r;
+    if (g->want == WANT_NONE) g->want = WANT_LAST;
+    g->sample = r;
 }
 
 /* Asked by the model between layers, on the engine thread. */
@@ -275,10 +328,11 @@ static void report_token(calla_engine *e, calla_session *s, const sample_result 
 }
 
 /* What segment i of a successful step brought. */
-static void deliver(calla_engine *e, uint32_t i) {
-    calla_session *s = e->planned[i];
-    const model_segment *g = &e->segments[i];
-    uint32_t before = e->items[i].processed, done = before + g->rows;
+static void deliver(calla_engine *e, const engine_step *step, uint32_t i) {
+    calla_session *s = step->planned[i];
+    if (!s) return;
+    const model_segment *g = &step->segments[i];
+    uint32_t before = step->items[i].processed, done = before + g->rows;
     s->slot->used = e->turn;
     if (s->job.score) score_deliver(s->job.score, before, g->rows, e->m, i);
     report_prompt(s, done);
@@ -311,30 +365,46 @@ static void fail_device(calla_engine *e, const calla_error *err) {
     pthread_mutex_unlock(&e->lock);
 }
 
-static void step(calla_engine *e) {
+static void submit(calla_engine *e, const engine_step *before, engine_step *next) {
     calla_error err = {0};
-    uint32_t n = e->running_count;
-    for (uint32_t i = 0; i < n; i++) describe(e, i);
-    calla_status status = model_step(e->m, e->segments, n, step_unwanted, e, &err);
+    for (uint32_t i = 0; i < next->n; i++) describe(e, before, next, i);
+    calla_status status = model_submit(e->m, next->segments, next->n, step_unwanted, e, &err);
     if (status == CALLA_OK)
-        for (uint32_t i = 0; i < n; i++) deliver(e, i);
+        e->under_way = next;
     else if (status == CALLA_E_DEVICE)
         fail_device(e, &err);
-    else if (status != CALLA_E_CANCELLED) /* whatever it was, the one that came last goes, and the others try again */
-        finish_running(e, e->running[n - 1], CALLA_FINISH_ERROR, &err);
+    else if (status != CALLA_E_CANCELLED && !before) /* whatever it was, the one that came last goes, and the others try again */
+        finish_running(e, next->planned[next->n - 1], CALLA_FINISH_ERROR, &err);
+}
+
+/* Waits for a step, the oldest under way, and delivers what it brought. */
+static void settle(calla_engine *e, engine_step *step) {
+    calla_error err = {0};
+    if (e->under_way == step) e->under_way = NULL;
+    if (model_collect(e->m, &err) == CALLA_OK)
+        for (uint32_t i = 0; i < step->n; i++) deliver(e, step, i);
+    else if (!e->failed)
+        fail_device(e, &err);
+}
+
+static void step(calla_engine *e) {
+    engine_step *before = e->under_way, *next = &e->steps[before == &e->steps[0]];
+    if (plan(e, before, next)) submit(e, before, next);
+    if (before) settle(e, before);
+    if (e->under_way && (e->failed || !may_run_ahead(e, e->under_way))) settle(e, e->under_way);
 }
 
 /* Waits for something to do and moves new jobs to the queue; false when closing and all is done. */
 static bool collect(calla_engine *e) {
     pthread_mutex_lock(&e->lock);
-    while (!e->inbox && !e->queue && !e->running_count && !e->closing) pthread_cond_wait(&e->wake, &e->lock);
+    while (!e->inbox && !e->queue && !e->running_count && !e->under_way && !e->closing) pthread_cond_wait(&e->wake, &e->lock);
     calla_session **end = &e->queue;
     while (*end) end = &(*end)->next;
     *end = e->inbox;
     e->inbox = NULL;
     e->inbox_end = &e->inbox;
     e->turn++;
-    bool go_on = e->queue || e->running_count || !e->closing;
+    bool go_on = e->queue || e->running_count || e->under_way || !e->closing;
     pthread_mutex_unlock(&e->lock);
     return go_on;
 }
@@ -344,8 +414,7 @@ void *engine_thread(void *engine) {
     while (collect(e)) {
         end_unwanted(e);
         admit(e);
-        plan(e);
-        if (e->running_count) step(e);
+        step(e);
     }
     return NULL;
 }

@@ -30,7 +30,7 @@ calla_status forward_run(const backend_vtable *vt, backend *device, const model_
         vt->head(device);
         vt->stage_end(device), ++*stages;
     }
-    status = vt->finish(device, err);
+    status = vt->submit && !stopped ? vt->submit(device, err) : vt->finish(device, err);
     if (!status && stopped) status = error_set(err, CALLA_E_CANCELLED, "the step was abandoned");
     return status;
 }

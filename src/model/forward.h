@@ -12,7 +12,8 @@ typedef struct forward_hooks {
     float *probe_rows; /* [rows][H] */
 } forward_hooks;
 
-/* Runs one batch through the device and waits for it.  *stages counts the stage boundaries issued. */
+/* Runs one batch through the device, and waits for it where the device has no `submit`; else it is submitted.  *stages counts the stage
+ * boundaries issued. */
 calla_status forward_run(const backend_vtable *vt, backend *device, const model_shape *s, const row_batch *batch,
                          const forward_hooks *hooks, uint32_t *stages, calla_error *err);
 

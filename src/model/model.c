@@ -6,6 +6,18 @@
 #include "model/plan.h"
 #include "model/state.h"
 
+typedef struct described_step {
+    row_batch batch, last; /* arrays below, in the sizes of plan.limits */
+    int32_t *ids;
+    uint32_t *positions, *segment_of, *page_table, *wanted_row, *sample_of;
+    batch_segment *segment;
+    uint32_t *last_positions, *last_segment_of, *last_wanted_row; /* of the wanted rows alone */
+    batch_segment *last_segment;
+    sample_request *sample;
+    uint32_t *first_wanted, *sample_at; /* [segments]: index into wanted; into samples or UINT32_MAX */
+    uint32_t segments;                  /* 0: it has failed */
+} described_step;
+
 struct model {
     const weights *w;
     const backend_vtable *vt;
@@ -14,16 +26,36 @@ struct model {
     state st;
     forward_hooks hooks;
     bool all_rows;
-    row_batch batch, last; /* arrays below, in the sizes of plan.limits */
-    int32_t *ids;
-    uint32_t *positions, *segment_of, *page_table, *wanted_row, *sample_of;
-    batch_segment *segment;
-    uint32_t *last_positions, *last_segment_of, *last_wanted_row; /* of the wanted rows alone */
-    batch_segment *last_segment;
-    sample_request *sample;
-    uint32_t *first_wanted, *sample_at; /* [segments] of the last successful step: index into wanted; into samples or UINT32_MAX */
-    uint32_t segments;                  /* of the last successful step */
+    described_step steps[2];
+    described_step *submitted, *collected; /* the last one; before the first an empty one */
+    uint32_t under_way;                    /* submitted and not collected */
 };
+
+static bool open_step(described_step *d, const backend_limits *n) {
+    d->ids = mem_array(n->rows, sizeof *d->ids);
+    d->positions = mem_array(n->rows, sizeof *d->positions);
+    d->segment_of = mem_array(n->rows, sizeof *d->segment_of);
+    d->page_table = mem_array((size_t)n->segments * n->pages, sizeof *d->page_table);
+    d->wanted_row = mem_array(n->wanted, sizeof *d->wanted_row);
+    d->sample_of = mem_array(n->samples, sizeof *d->sample_of);
+    d->segment = mem_array(n->segments, sizeof *d->segment);
+    d->sample = mem_array(n->samples, sizeof *d->sample);
+    d->last_positions = mem_array(n->wanted, sizeof *d->last_positions);
+    d->last_segment_of = mem_array(n->wanted, sizeof *d->last_segment_of);
+    d->last_wanted_row = mem_array(n->wanted, sizeof *d->last_wanted_row);
+    d->last_segment = mem_array(n->segments, sizeof *d->last_segment);
+    d->first_wanted = mem_array(n->segments, sizeof *d->first_wanted);
+    d->sample_at = mem_array(n->segments, sizeof *d->sample_at);
+    return d->ids && d->positions && d->segment_of && d->page_table && d->wanted_row && d->sample_of && d->segment && d->sample &&
+           d->last_positions && d->last_segment_of && d->last_wanted_row && d->last_segment && d->first_wanted && d->sample_at;
+}
+
+static void close_step(described_step *d) {
+    void *const arrays[] = {d->ids,          d->positions,    d->segment_of, d->page_table,     d->wanted_row,
+                            d->sample_of,    d->segment,      d->sample,     d->last_positions, d->last_segment_of,
+                            d->last_segment, d->first_wanted, d->sample_at,  d->last_wanted_row};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) mem_free(arrays[i]);
+}
 
 calla_status model_open(const weights *w, const model_options *o, model **out, calla_error *err) {
     *out = NULL;
@@ -36,24 +68,10 @@ calla_status model_open(const weights *w, const model_options *o, model **out, c
     m->all_rows = o->all_rows;
     model_plan_compute(&w->shape, o, &m->plan);
     const backend_limits *n = &m->plan.limits;
-    m->ids = mem_array(n->rows, sizeof *m->ids);
-    m->positions = mem_array(n->rows, sizeof *m->positions);
-    m->segment_of = mem_array(n->rows, sizeof *m->segment_of);
-    m->page_table = mem_array((size_t)n->segments * n->pages, sizeof *m->page_table);
-    m->wanted_row = mem_array(n->wanted, sizeof *m->wanted_row);
-    m->sample_of = mem_array(n->samples, sizeof *m->sample_of);
-    m->segment = mem_array(n->segments, sizeof *m->segment);
-    m->sample = mem_array(n->samples, sizeof *m->sample);
-    m->last_positions = mem_array(n->wanted, sizeof *m->last_positions);
-    m->last_segment_of = mem_array(n->wanted, sizeof *m->last_segment_of);
-    m->last_wanted_row = mem_array(n->wanted, sizeof *m->last_wanted_row);
-    m->last_segment = mem_array(n->segments, sizeof *m->last_segment);
-    m->first_wanted = mem_array(n->segments, sizeof *m->first_wanted);
-    m->sample_at = mem_array(n->segments, sizeof *m->sample_at);
     calla_status status = CALLA_OK;
-    if (!m->ids || !m->positions || !m->segment_of || !m->page_table || !m->wanted_row || !m->sample_of || !m->segment || !m->sample ||
-        !m->first_wanted || !m->sample_at || !m->last_positions || !m->last_segment_of || !m->last_wanted_row || !m->last_segment)
-        status = error_nomem(err, "the batch");
+    m->submitted = m->collected = &m->steps[1];
+    for (int i = 0; i < (m->vt->submit ? 2 : 1) && !status; i++)
+        if (!open_step(&m->steps[i], n)) status = error_nomem(err, "the batch");
     if (!status) status = m->vt->open(w, n, &m->device, err);
     if (!status) status = m->vt->allocate(m->device, m->plan.bytes, err);
     if (!status && m->vt->load) status = m->vt->load(m->device, o->progress, o->progress_user, err);
@@ -70,11 +88,8 @@ void model_close(model *m) {
     if (!m) return;
     state_close(&m->st);
     if (m->device) m->vt->close(m->device);
-    void *const arrays[] = {
-        m->ids,         m->positions,    m->segment_of, m->page_table,       m->wanted_row,     m->sample_of,       m->segment,
-        m->sample,      m->first_wanted, m->sample_at,  m->hooks.probe_rows, m->last_positions, m->last_segment_of, m->last_wanted_row,
-        m->last_segment};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) mem_free(arrays[i]);
+    for (int i = 0; i < 2; i++) close_step(&m->steps[i]);
+    mem_free(m->hooks.probe_rows);
     mem_free(m);
 }
 
@@ -134,7 +149,7 @@ static calla_status check(const model *m, const model_segment *segments, uint32_
     for (uint32_t g = 0; g < n; g++)
         for (uint32_t i = 0; i < segments[g].rows; i++) {
             const int32_t id = segments[g].ids[i];
-            const bool chained = id < 0 && id >= -(int32_t)m->segments && m->sample_at[-1 - id] != UINT32_MAX;
+            const bool chained = id < 0 && id >= -(int32_t)m->submitted->segments && m->submitted->sample_at[-1 - id] != UINT32_MAX;
             if (!chained && (id < 0 || (uint32_t)id >= m->w->shape.vocabulary))
                 return error_set(err, CALLA_E_ARGUMENT, "token id %d; the embedding has %u rows", id, m->w->shape.vocabulary);
         }
@@ -142,79 +157,87 @@ static calla_status check(const model *m, const model_segment *segments, uint32_
 }
 
 /* The wanted rows alone, for the last layer. */
-static void describe_last(model *m) {
-    const row_batch *all = &m->batch;
+static void describe_last(described_step *d) {
+    const row_batch *all = &d->batch;
     for (uint32_t g = 0; g < all->segments; g++) {
-        m->last_segment[g] = m->segment[g];
-        m->last_segment[g].rows = 0;
+        d->last_segment[g] = d->segment[g];
+        d->last_segment[g].rows = 0;
     }
     for (uint32_t i = 0; i < all->wanted; i++) {
-        const uint32_t row = m->wanted_row[i], g = m->segment_of[row];
-        batch_segment *seg = &m->last_segment[g];
-        if (!seg->rows++) seg->first_row = i, seg->first_position = m->positions[row];
-        m->last_positions[i] = m->positions[row];
-        m->last_segment_of[i] = g;
-        m->last_wanted_row[i] = i;
+        const uint32_t row = d->wanted_row[i], g = d->segment_of[row];
+        batch_segment *seg = &d->last_segment[g];
+        if (!seg->rows++) seg->first_row = i, seg->first_position = d->positions[row];
+        d->last_positions[i] = d->positions[row];
+        d->last_segment_of[i] = g;
+        d->last_wanted_row[i] = i;
     }
-    m->last = *all;
-    m->last.rows = all->wanted;
-    m->last.ids = NULL; /* embedded already */
-    m->last.positions = m->last_positions;
-    m->last.segment_of = m->last_segment_of;
-    m->last.segment = m->last_segment;
-    m->last.wanted_row = m->last_wanted_row;
-    m->batch.last = &m->last;
+    d->last = *all;
+    d->last.rows = all->wanted;
+    d->last.ids = NULL; /* embedded already */
+    d->last.positions = d->last_positions;
+    d->last.segment_of = d->last_segment_of;
+    d->last.segment = d->last_segment;
+    d->last.wanted_row = d->last_wanted_row;
+    d->batch.last = &d->last;
 }
 
-/* Fills the descriptor; every sequence has begun its step. */
-static void describe(model *m, const model_segment *segments, uint32_t n) {
+/* Fills the descriptor, which may be that of the step before, `before`; every sequence has begun its step. */
+static void describe(const model *m, const described_step *before, described_step *d, const model_segment *segments, uint32_t n) {
     uint32_t row = 0, page = 0, wanted = 0, samples = 0;
     for (uint32_t g = 0; g < n; g++) {
         const model_segment *in = &segments[g];
         const sequence *s = in->sequence;
-        m->segment[g] = (batch_segment){row, in->rows, s->tokens, s->slot, s->step_slot, page, s->pages};
-        for (uint32_t i = 0; i < s->pages; i++) m->page_table[page++] = s->page[i];
+        d->segment[g] = (batch_segment){row, in->rows, s->tokens, s->slot, s->step_slot, page, s->pages};
+        for (uint32_t i = 0; i < s->pages; i++) d->page_table[page++] = s->page[i];
         for (uint32_t i = 0; i < in->rows; i++) {
             const int32_t id = in->ids[i]; /* negative: names a segment of the last step; the device wants its sample */
-            m->ids[row + i] = id < 0 ? -1 - (int32_t)m->sample_at[-1 - id] : id;
-            m->positions[row + i] = s->tokens + i;
-            m->segment_of[row + i] = g;
+            d->ids[row + i] = id < 0 ? -1 - (int32_t)before->sample_at[-1 - id] : id;
+            d->positions[row + i] = s->tokens + i;
+            d->segment_of[row + i] = g;
         }
         row += in->rows;
     }
-    m->segments = n; /* only now: ids above referred to the step before */
+    d->segments = n; /* only now: ids above referred to the step before */
     for (uint32_t g = 0; g < n; g++) {
-        const batch_segment *seg = &m->segment[g];
-        m->first_wanted[g] = wanted;
-        for (uint32_t i = wanted_rows(&segments[g]); i--;) m->wanted_row[wanted++] = seg->first_row + seg->rows - 1 - i;
-        m->sample_at[g] = segments[g].sample ? samples : UINT32_MAX;
+        const batch_segment *seg = &d->segment[g];
+        d->first_wanted[g] = wanted;
+        for (uint32_t i = wanted_rows(&segments[g]); i--;) d->wanted_row[wanted++] = seg->first_row + seg->rows - 1 - i;
+        d->sample_at[g] = segments[g].sample ? samples : UINT32_MAX;
         if (segments[g].sample) {
-            m->sample_of[samples] = wanted - 1;
-            m->sample[samples++] = *segments[g].sample;
+            d->sample_of[samples] = wanted - 1;
+            d->sample[samples++] = *segments[g].sample;
         }
     }
-    m->batch =
-        (row_batch){row,          n,         wanted, samples, m->ids, m->positions, m->segment_of, m->segment, m->page_table, m->wanted_row,
-                    m->sample_of, m->sample, NULL};
+    d->batch =
+        (row_batch){row,          n,         wanted, samples, d->ids, d->positions, d->segment_of, d->segment, d->page_table, d->wanted_row,
+                    d->sample_of, d->sample, NULL};
     const model_shape *shape = &m->w->shape;
-    if (wanted < row && shape->is_attention[shape->layers - 1] && !m->all_rows && !m->hooks.probe) describe_last(m);
+    if (wanted < row && shape->is_attention[shape->layers - 1] && !m->all_rows && !m->hooks.probe) describe_last(d);
 }
 
-calla_status model_step(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err) {
-    uint32_t begun = 0, stages = 0;
+static calla_status run(model *m, const model_segment *segments, uint32_t n, described_step *d, calla_error *err) {
+    uint32_t stages = 0;
+    describe(m, m->submitted, d, segments, n);
+    calla_status status = forward_run(m->vt, m->device, &m->w->shape, &d->batch, &m->hooks, &stages, err);
+    if (!status && stages != m->plan.stages)
+        status = error_set(err, CALLA_E_INTERNAL, "a step took %u stages; %u are planned", stages, m->plan.stages);
+    if (status) d->segments = 0;
+    return status;
+}
+
+calla_status model_submit(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err) {
+    described_step *d = &m->steps[m->vt->submit && m->submitted == &m->steps[0]];
+    uint32_t begun = 0;
+    if (m->under_way && !model_runs_ahead(m)) return error_set(err, CALLA_E_INTERNAL, "%u steps are under way already", m->under_way);
     calla_status status = check(m, segments, n, err);
     while (!status && begun < n) {
         status = sequence_begin(segments[begun].sequence, segments[begun].rows, err);
         if (!status) begun++;
     }
     if (!status) {
-        describe(m, segments, n);
         m->hooks.stop = stop;
         m->hooks.stop_user = user;
-        status = forward_run(m->vt, m->device, &m->w->shape, &m->batch, &m->hooks, &stages, err);
-        if (!status && stages != m->plan.stages)
-            status = error_set(err, CALLA_E_INTERNAL, "a step took %u stages; %u are planned", stages, m->plan.stages);
-        if (status) m->segments = 0;
+        status = run(m, segments, n, d, err);
     }
     for (uint32_t g = 0; g < begun; g++) {
         if (status)
@@ -222,11 +245,42 @@ calla_status model_step(model *m, const model_segment *segments, uint32_t n, mod
         else
             sequence_commit(segments[g].sequence);
     }
+    if (status) return status;
+    m->submitted = d;
+    m->under_way++;
+    return CALLA_OK;
+}
+
+calla_status model_collect(model *m, calla_error *err) {
+    if (!m->under_way) return error_set(err, CALLA_E_INTERNAL, "no step is under way");
+    m->collected = m->under_way > 1 && m->submitted == &m->steps[0] ? &m->steps[1] : m->under_way > 1 ? &m->steps[0] : m->submitted;
+    m->under_way--;
+    const calla_status status = m->vt->collect ? m->vt->collect(m->device, err) : CALLA_OK;
+    if (status) m->submitted->segments = 0;
     return status;
 }
 
-const float *model_logits(model *m, uint32_t segment, uint32_t row) { return m->vt->logits(m->device, m->first_wanted[segment] + row); }
+calla_status model_step(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err) {
+    calla_error unused;
+    calla_status status = model_submit(m, segments, n, stop, user, err);
+    if (status) return status;
+    status = model_collect(m, err);
+    for (uint32_t g = 0; g < n && status; g++) sequence_rollback(segments[g].sequence, &unused);
+    return status;
+}
+
+bool model_runs_ahead(const model *m) { return m->vt->submit && m->under_way < 2; }
+
+bool model_runs_ahead_of(const model *m, uint32_t segment) {
+    const uint32_t sample = m->submitted->sample_at[segment];
+    return sample != UINT32_MAX && m->vt->runs_ahead(m->device, sample);
+}
+
+const float *model_logits(model *m, uint32_t segment, uint32_t row) {
+    return m->vt->logits(m->device, m->collected->first_wanted[segment] + row);
+}
 
 const sample_result *model_sampled(model *m, uint32_t segment) {
-    return m->sample_at[segment] == UINT32_MAX ? NULL : m->vt->sampled(m->device, m->sample_at[segment]);
+    const uint32_t sample = m->collected->sample_at[segment];
+    return sample == UINT32_MAX ? NULL : m->vt->sampled(m->device, sample);
 }

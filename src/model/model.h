@@ -87,7 +87,18 @@ typedef bool (*model_stop_fn)(void *user);
  * large; CALLA_E_CANCELLED: stop said so; CALLA_E_DEVICE.  After any failure all sequences are as before. */
 calla_status model_step(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err);
 
-/* Results of the last successful step, valid until the next. */
+/* The same in two halves, so that the device has its next step before the host has seen what this one sampled.  model_submit fails as
+ * model_step does; when it succeeds the sequences have their tokens, and a step that turns out to be unwanted is undone by
+ * sequence_rollback, before or after it is collected.  At most two steps are submitted and not collected, the second only if
+ * model_runs_ahead.  model_collect waits for the oldest, whose results then are there.  After CALLA_E_DEVICE from it sequences hold
+ * nothing of use. */
+calla_status model_submit(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err);
+calla_status model_collect(model *m, calla_error *err);
+/* Whether another step may be submitted before all that were are collected; and may then name what this segment of the last one sampled. */
+bool model_runs_ahead(const model *m);
+bool model_runs_ahead_of(const model *m, uint32_t segment);
+
+/* Results of the step that was collected last, valid until the next is submitted; logits only if none has been submitted since it. */
 const float *model_logits(model *m, uint32_t segment, uint32_t row); /* row: among the segment's wanted rows */
 const sample_result *model_sampled(model *m, uint32_t segment);      /* NULL if it asked for none */
 

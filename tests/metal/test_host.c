@@ -167,6 +167,90 @@ static void test_late(void **state) {
     assert_same_answers();
 }
 
+/* ---- two steps under way ---- */
+
+static bool always(void *user) {
+    (void)user;
+    return true;
+}
+
+static void submit(model *m, sequence *s, const int32_t *ids, uint32_t rows) {
+    static sample_request greedy = {.top_p = 1, .repetition = 1};
+    calla_error err = {0};
+    greedy.tokens = model_get_shape(m)->vocabulary;
+    const model_segment g = {.sequence = s, .ids = ids, .rows = rows, .sample = &greedy};
+    if (model_submit(m, &g, 1, NULL, NULL, &err)) fail_msg("%s", err.message);
+}
+
+static int32_t collect(model *m) {
+    calla_error err = {0};
+    if (model_collect(m, &err)) fail_msg("%s", err.message);
+    return model_sampled(m, 0)->id;
+}
+
+/* Each step goes on from a token that the host has not seen; the tokens are those of one step after the other.  A step too many is undone,
+ * whether it is under way or was given up, and what comes instead finds everything as it was.  At once, and on a device that begins a
+ * command only when somebody waits for it. */
+static void check_two_steps(void) {
+    enum { TOKENS = 6 };
+    static const int32_t before = -1, other = 77;
+    int32_t ids[PROMPT], want[TOKENS + 1], want_other;
+    calla_error err = {0};
+    weights *w;
+    model *m;
+    sequence *s;
+    const model_options o = small_model(PROMPT);
+    for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
+    assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
+    if (model_open(w, &o, &m, &err)) fail_msg("%s", err.message);
+    assert_int_equal(sequence_open(m, &s, &err), CALLA_OK);
+    submit(m, s, ids, PROMPT);
+    want[0] = collect(m);
+    for (int i = 0; i < TOKENS; i++) {
+        submit(m, s, &want[i], 1);
+        want[i + 1] = collect(m);
+    }
+    submit(m, s, &other, 1);
+    want_other = collect(m);
+    sequence_reset(s);
+
+    submit(m, s, ids, PROMPT);
+    for (int i = 0; i < TOKENS; i++) {
+        assert_true(model_runs_ahead(m) && model_runs_ahead_of(m, 0));
+        submit(m, s, &before, 1);
+        assert_false(model_runs_ahead(m));
+        assert_int_equal(collect(m), want[i]);
+    }
+    submit(m, s, &before, 1); /* too many */
+    assert_int_equal(sequence_rollback(s, &err), CALLA_OK);
+    assert_int_equal(collect(m), want[TOKENS]);
+    submit(m, s, &other, 1); /* while it is under way */
+    collect(m);
+    assert_int_equal(collect(m), want_other);
+    assert_int_equal(sequence_rollback(s, &err), CALLA_OK);
+    assert_int_equal(sequence_tokens(s), PROMPT + TOKENS);
+
+    sequence_reset(s);
+    submit(m, s, ids, PROMPT);
+    const model_segment given_up = {.sequence = s, .ids = &before, .rows = 1};
+    assert_int_equal(model_submit(m, &given_up, 1, always, NULL, &err), CALLA_E_CANCELLED);
+    submit(m, s, &before, 1);
+    assert_int_equal(collect(m), want[0]);
+    assert_int_equal(collect(m), want[1]);
+    assert_int_equal(model_collect(m, &err), CALLA_E_INTERNAL); /* none is under way */
+    sequence_close(s);
+    model_close(m);
+    weights_close(w);
+    assert_clean();
+}
+
+static void test_two_steps(void **state) {
+    (void)state;
+    check_two_steps();
+    fake_metal_is.runs_late = true;
+    check_two_steps();
+}
+
 /* A snapshot goes on as if nothing had been: its state and its page are untouched by what the original did since. */
 static void test_snapshot(void **state) {
     (void)state;
@@ -340,9 +424,9 @@ static void test_counts_are_true(void **state) {
 #define TEST(f) cmocka_unit_test_teardown(f, back_to_normal)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_absent),        TEST(test_refused),           TEST(test_small),
-                                       TEST(test_many_memories), TEST(test_split_weights),     TEST(test_late),
-                                       TEST(test_snapshot),      TEST(test_rollback),          TEST(test_each_failure),
-                                       TEST(test_read_rate),     TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_absent),    TEST(test_refused),           TEST(test_small),          TEST(test_many_memories), TEST(test_split_weights),
+        TEST(test_late),      TEST(test_two_steps),         TEST(test_snapshot),       TEST(test_rollback),      TEST(test_each_failure),
+        TEST(test_read_rate), TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
     return cmocka_run_group_tests(tests, first_run, NULL);
 }

@@ -89,7 +89,7 @@ static void step(const int32_t *ids, uint32_t rows, uint32_t wanted, const uint3
         vt->expert_out(b, layer);
     }
     vt->head(b);
-    if (vt->finish(b, &err)) fail_msg("%s", err.message);
+    if (vt->submit(b, &err) || vt->collect(b, &err)) fail_msg("%s", err.message);
 }
 
 static sample_request request(const uint32_t *mask) {

@@ -51,6 +51,7 @@ static void test_samples(void **state) {
     const traffic_result sampled = count(&step);
     step.whole = true;
     const traffic_result whole = count(&step);
+    assert_true(sampled.part[ATTENTION_LAYER].weights > 10000000);
     assert_memory_equal(&sampled.part[ATTENTION_LAYER], &whole.part[ATTENTION_LAYER], sizeof(traffic));
 }
 

@@ -97,7 +97,10 @@ void traffic_close(traffic_model *m) {
 
 /* ---- which threadgroups do alike ---- */
 
-/* Not in the list: what is cheap, and the router (in 8 bits), on whose result the traffic of others depends. */
+static uint32_t positions_now;
+
+/* Not in the list: what is cheap, and the router (in 8 bits), on whose result the traffic of others depends; nor attention of a row with so
+ * few positions that some of its splits are empty. */
 static simt_sample sampler(const simt_dispatch *d) {
     static const struct {
         const char *kernel;
@@ -116,6 +119,7 @@ static simt_sample sampler(const simt_dispatch *d) {
                  {"expert_combine", {0, 1}},
                  {"gdn_scan", {0, 8}} /* the parts of the two value heads of a key head */,
                  {"gdn_chunks", {1, 1}}};
+    if (positions_now < METAL_MAX_SPLITS * METAL_SPLIT_POSITIONS && !strncmp(d->kernel, "step_attention_k", 16)) return (simt_sample){0, 0};
     for (size_t i = 0; i < sizeof alike / sizeof *alike; i++)
         if (!strncmp(d->kernel, alike[i].kernel, strlen(alike[i].kernel))) return alike[i].sample;
     return (simt_sample){0, 0};
@@ -190,6 +194,7 @@ static void run_step(traffic_model *m, const row_batch *t, uint32_t first, uint3
     calla_error err = {0};
     must(vt->begin(m->b, t, &err), &err);
     vt->embed(m->b);
+    if (first) metal_flush(m->b); /* else it is part of the first layer */
     for (uint32_t layer = first; layer < end; layer++) {
         vt->mixer_in(m->b, layer);
         vt->mixer(m->b, layer);
@@ -199,6 +204,7 @@ static void run_step(traffic_model *m, const row_batch *t, uint32_t first, uint3
         vt->expert_out(m->b, layer);
     }
     if (end == LAYERS) vt->head(m->b);
+    metal_flush(m->b);
     must(vt->finish(m->b, &err), &err);
 }
 
@@ -229,6 +235,7 @@ traffic_result traffic_count(traffic_model *m, const traffic_step *step) {
     if (rows > 1) t.last = &last;
     counting = &r;
     part_now = step->first;
+    positions_now = end;
     simt_watch_each = step->grids ? NULL : note;
     simt_sampler = step->grids ? look_at_grid : step->whole ? NULL : sampler;
     run_step(m, &t, step->first, step->end);

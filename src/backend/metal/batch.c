@@ -55,8 +55,8 @@ uint64_t metal_ring_slot_bytes(const model_shape *s, const backend_limits *n) { 
 
 static uint64_t slot(const backend *b, uint32_t at) { return b->ring.slot_bytes * at; }
 
-const metal_best *metal_batch_best(const backend *b) {
-    return (const metal_best *)(const void *)(b->ring.memory.host + slot(b, b->ring.at) + lay_out(b->s, &b->limits).best);
+const metal_best *metal_batch_best(const backend *b, uint32_t at) {
+    return (const metal_best *)(const void *)(b->ring.memory.host + slot(b, at) + lay_out(b->s, &b->limits).best);
 }
 
 /* An id for the device: -1 - w names wanted row w of the step before, whose token the host need not know. */
@@ -184,6 +184,8 @@ static metal_view write_view(const backend *b, const row_batch *t, const layout 
     memcpy(host + l->step[step], &s, sizeof s);
     return v;
 }
+
+void metal_batch_forget(backend *b) { b->ring.at = (b->ring.at + METAL_RING - 1) % METAL_RING; }
 
 void metal_batch_write(backend *b, const row_batch *t) {
     const layout l = lay_out(b->s, &b->limits);

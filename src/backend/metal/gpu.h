@@ -68,6 +68,9 @@ void gpu_commit(metal_gpu *g, metal_commands *c);
 void gpu_discard(metal_commands *c);
 /* Until at most `leave` are under way. */
 void gpu_wait(metal_gpu *g, uint32_t leave);
+/* How many were handed over, ever; and until the first n of them are done. */
+uint64_t gpu_committed(const metal_gpu *g);
+void gpu_wait_for(metal_gpu *g, uint64_t n);
 
 const char *gpu_failure(const metal_gpu *g); /* NULL: none */
 

@@ -44,6 +44,7 @@ struct metal_gpu {
     uint32_t n_kernels;
     id<MTLCommandBuffer> in_flight[GPU_MOST_IN_FLIGHT]; /* oldest first */
     uint32_t n_in_flight;
+    uint64_t committed;
     char failure[256];
 };
 
@@ -343,6 +344,7 @@ void gpu_commit(metal_gpu *g, metal_commands *c) {
         [buffer commit];
     }
     g->in_flight[g->n_in_flight++] = buffer;
+    g->committed++;
     c->buffer = NULL;
 }
 
@@ -383,3 +385,7 @@ void gpu_wait(metal_gpu *g, uint32_t leave) {
         }
     }
 }
+
+uint64_t gpu_committed(const metal_gpu *g) { return g->committed; }
+
+void gpu_wait_for(metal_gpu *g, uint64_t n) { gpu_wait(g, n < g->committed ? (uint32_t)(g->committed - n) : 0); }

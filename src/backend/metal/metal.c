@@ -146,6 +146,7 @@ static calla_status metal_allocate(backend *b, const uint64_t *bytes, calla_erro
 
 static void metal_copy_page(backend *b, uint32_t src, uint32_t dst, uint32_t tokens) {
     const uint64_t block = kv_block_bytes(b->limits.kv), page = 2 * b->s->kv_heads * block;
+    gpu_wait(b->gpu, 0); /* what is under way may still write positions that are copied here */
     for (uint32_t layer = 0; layer < b->s->attention_layers; layer++) {
         uint8_t *pages = b->buf[BUF_KV].host + (uint64_t)layer * b->limits.pages * page;
         for (uint64_t at = 0; at < page; at += block) ref_kv_copy(pages + dst * page + at, pages + src * page + at, b->limits.kv, tokens);
@@ -179,18 +180,38 @@ static void metal_expert_out(backend *b, uint32_t layer) { metal_note(b, OP_EXPE
 static void metal_head(backend *b) { metal_note(b, OP_HEAD, 0); }
 static void metal_stage_end(backend *b) { (void)b; /* a barrier stands in front of every op */ }
 
-static calla_status metal_finish(backend *b, calla_error *err) {
-    const bool complete = b->n_noted == b->most_noted;
-    if (complete) {
-        metal_run_noted(b);
-        metal_commit(b);
-    } else
-        gpu_discard(&b->commands); /* abandoned: nothing reads what it would have written */
-    gpu_wait(b->gpu, 0);
-    if (gpu_failure(b->gpu)) return failure(b, err);
-    if (complete) metal_results(b);
+static calla_status metal_submit(backend *b, calla_error *err) {
+    metal_ring *ring = &b->ring;
+    metal_run_noted(b);
+    metal_commit(b);
+    if (gpu_failure(b->gpu)) {
+        metal_batch_forget(b);
+        return failure(b, err);
+    }
+    metal_results_due(b);
+    ring->submitted[ring->at] = (metal_submitted){b->batch, gpu_committed(b->gpu)};
+    ring->under_way++;
     return CALLA_OK;
 }
+
+static calla_status metal_collect(backend *b, calla_error *err) {
+    metal_ring *ring = &b->ring;
+    const uint32_t oldest = (ring->at + METAL_RING - --ring->under_way) % METAL_RING;
+    gpu_wait_for(b->gpu, ring->submitted[oldest].commands);
+    if (gpu_failure(b->gpu)) return failure(b, err);
+    metal_results(b, oldest);
+    return CALLA_OK;
+}
+
+/* Given up: nothing reads what it would have written. */
+static calla_status metal_finish(backend *b, calla_error *err) {
+    gpu_discard(&b->commands);
+    gpu_wait(b->gpu, 0);
+    metal_batch_forget(b);
+    return gpu_failure(b->gpu) ? failure(b, err) : CALLA_OK;
+}
+
+static bool metal_runs_ahead(const backend *b, uint32_t sample) { return b->best_of[sample] != UINT32_MAX; }
 
 static const float *metal_logits(backend *b, uint32_t wanted) {
     return (const float *)(const void *)b->buf[BUF_LOGITS].host + (uint64_t)wanted * b->s->vocabulary;
@@ -233,6 +254,9 @@ const backend_vtable metal_vtable = {
     .head = metal_head,
     .stage_end = metal_stage_end,
     .finish = metal_finish,
+    .submit = metal_submit,
+    .collect = metal_collect,
+    .runs_ahead = metal_runs_ahead,
     .logits = metal_logits,
     .sampled = metal_sampled,
     .describe = metal_describe,

@@ -139,10 +139,17 @@ enum { METAL_LEAST_THREADGROUPS = 128 }; /* of a kernel that moves a megabyte: w
 
 enum { METAL_RING = 2 }; /* descriptors: of the step under way, and of the next one */
 
+typedef struct metal_submitted { /* a step that is under way */
+    const row_batch *batch;
+    uint64_t commands; /* gpu_committed with its last ones */
+} metal_submitted;
+
 typedef struct metal_ring {
     metal_memory memory;
     uint64_t slot_bytes;
     uint32_t at;
+    metal_submitted submitted[METAL_RING]; /* by slot */
+    uint32_t under_way;                    /* the last of them is at `at` */
 } metal_ring;
 
 typedef struct metal_walk { /* of the dispatches of a step */
@@ -181,8 +188,8 @@ struct backend {
     uint32_t token_dispatches, token_barriers; /* of one decoded token, attention split */
 
     void *sample_scratch;
-    sample_result *results; /* [samples] */
-    uint32_t *best_of;      /* [samples] of the step before: the wanted row whose metal_step.best has the token, or UINT32_MAX */
+    sample_result *results; /* [samples] of the step collected last */
+    uint32_t *best_of;      /* [samples] of the step submitted last: the wanted row whose metal_step.best has the token, or UINT32_MAX */
 };
 
 /* What --without can turn off; bit i of limits.without. */
@@ -208,10 +215,12 @@ void metal_prepared_free(backend *b);
 uint64_t metal_ring_slot_bytes(const model_shape *s, const backend_limits *n);
 /* Writes the descriptors of a batch into the next slot of the ring, and sets whole, last and head. */
 void metal_batch_write(backend *b, const row_batch *t);
+/* The slot that was written last is free again. */
+void metal_batch_forget(backend *b);
 /* The request that the device answers for a wanted row: of those with the vocabulary of the batch's first one, the row's first; or NULL. */
 const sample_request *metal_batch_request(const row_batch *t, uint32_t wanted);
-/* The best of each threadgroup of the head in this step's slot: [wanted][METAL_HEAD_GROUPS]. */
-const metal_best *metal_batch_best(const backend *b);
+/* The best of each threadgroup of the head in a slot: [wanted][METAL_HEAD_GROUPS]. */
+const metal_best *metal_batch_best(const backend *b, uint32_t slot);
 
 /* ---- run.c ---- */
 void metal_note(backend *b, metal_op op, uint32_t layer);
@@ -227,6 +236,8 @@ double metal_measure_reads(backend *b);
 void metal_count(backend *b);
 
 /* ---- results.c ---- */
-void metal_results(backend *b);
+/* best_of, when a step is submitted; and results, when the one in that slot of the ring is done. */
+void metal_results_due(backend *b);
+void metal_results(backend *b, uint32_t slot);
 
 #endif

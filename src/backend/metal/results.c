@@ -22,15 +22,22 @@ static int32_t best_of(const metal_best *best) {
     return most.id == UINT32_MAX ? -1 : (int32_t)most.id;
 }
 
-void metal_results(backend *b) {
+static bool is_known(const row_batch *t, uint32_t sample) {
+    return t->wanted <= METAL_STEP_ROWS && is_answered(&t->sample[sample], metal_batch_request(t, t->sample_of[sample]));
+}
+
+void metal_results_due(backend *b) {
     const row_batch *t = b->batch;
+    for (uint32_t i = 0; i < t->samples; i++) b->best_of[i] = is_known(t, i) ? t->sample_of[i] : UINT32_MAX;
+}
+
+void metal_results(backend *b, uint32_t slot) {
+    const row_batch *t = b->ring.submitted[slot].batch;
     const float *logits = (const float *)(const void *)b->buf[BUF_LOGITS].host;
     for (uint32_t i = 0; i < t->samples; i++) {
         const uint32_t wanted = t->sample_of[i];
-        const bool known = t->wanted <= METAL_STEP_ROWS && is_answered(&t->sample[i], metal_batch_request(t, wanted));
-        b->best_of[i] = known ? wanted : UINT32_MAX;
-        if (known)
-            b->results[i] = (sample_result){.id = best_of(metal_batch_best(b) + (uint64_t)wanted * METAL_HEAD_GROUPS)};
+        if (is_known(t, i))
+            b->results[i] = (sample_result){.id = best_of(metal_batch_best(b, slot) + (uint64_t)wanted * METAL_HEAD_GROUPS)};
         else
             ref_sample(logits + (uint64_t)wanted * b->s->vocabulary, b->s->vocabulary, &t->sample[i], b->sample_scratch, &b->results[i]);
     }
