@@ -212,6 +212,27 @@ static void test_dots(void **state) {
         }
 }
 
+static void test_byte_dots(void **state) {
+    (void)state;
+    for (uint32_t cols = 64; k->byte_dots && cols <= 512; cols *= 2)
+        for (int what = 0; what < 5; what++) {
+            const guard_side side = what % 2 ? GUARD_AFTER : GUARD_BEFORE;
+            matrix w = new_matrix(cols, 8, CPU_GROUP, side);
+            float *x = guard_alloc(cols * 4, side), row[512];
+            for (uint32_t i = 0; i < cols; i++) x[i] = value(what, i);
+            for (uint32_t count = 1; count <= 5; count++) {
+                float *out = guard_alloc(count * 4, side);
+                k->byte_dots(&w.m, MATRICES - 1, WIDE - count, count, x, NULL, out);
+                for (uint32_t j = 0; j < count; j++) {
+                    k->weight_row(&w.m, MATRICES - 1, WIDE - count + j, row);
+                    const float want = k->dot(row, x, cols);
+                    assert_true(!memcmp(&out[j], &want, sizeof want));
+                }
+            }
+            guard_free_all();
+        }
+}
+
 static void test_prepare(void **state) {
     (void)state;
     for (int what = 0; what < 5; what++) {
@@ -416,9 +437,10 @@ static bool as_expected(const cpu_kernels *const *found, size_t n, char **names,
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear), cmocka_unit_test(test_weight_row), cmocka_unit_test(test_dot),
-        cmocka_unit_test(test_dots),   cmocka_unit_test(test_prepare),    cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_delta),  cmocka_unit_test(test_attention),  cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_linear),      cmocka_unit_test(test_weight_row), cmocka_unit_test(test_dot),
+        cmocka_unit_test(test_dots),        cmocka_unit_test(test_byte_dots),  cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_delta),      cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_largest),
     };
     const cpu_kernels *found[CPU_MAX_TABLES];
     const size_t n = cpu_kernels_available(found);

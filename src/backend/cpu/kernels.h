@@ -78,6 +78,10 @@ typedef struct cpu_kernels {
     void (*prepare_q24)(const float *x, uint32_t cols, size_t plane, size_t groups, int8_t *q, float *scale, float *sum, int32_t *start);
     /* NULL, or out[i][j] = Σ_k w[j][k] x[i][k] of four vectors each */
     void (*dots)(const float *const w[4], const float *const x[4], uint32_t n, float out[4][4]);
+    /* NULL, or out[j] = Σ_k W[first + j][k] x[k] for j < count; W: matrix `which` of m, group 64, 8 bits; to the bit what dot gives for a
+     * weight_row.  ahead: or NULL. */
+    void (*byte_dots)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const float *x, const cpu_ahead *ahead,
+                      float *out);
     /* a ← silu(a) · b, or silu(a) where b is NULL */
     void (*silu_mul)(float *a, const float *b, uint32_t n);
     /* a ← a · sigmoid(b) */

@@ -48,6 +48,10 @@ void cpu_x_row(const backend *b, cpu_x *x, uint32_t row) {
 
 static bool has_kernel(const weight_mat *m) { return m->bits == 4 && m->group == CPU_GROUP; }
 
+static const float *plain_row(const cpu_x *x, const uint32_t *list, uint32_t i) {
+    return x->plain + (list ? list[i] : i) * x->plain_stride;
+}
+
 /* Any bits and group: rows are widened whole. */
 static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x,
                         const uint32_t *list, uint32_t n, float *acc) {
@@ -59,7 +63,7 @@ static void panel_plain(const backend *b, const weight_mat *m, uint32_t which, u
         for (uint32_t i = 0; i < n; i += 4) {
             const uint32_t some = n - i < 4 ? n - i : 4;
             float out[4][4];
-            for (uint32_t r = 0; r < some; r++) rows[r] = x->plain + (list ? list[i + r] : i + r) * x->plain_stride;
+            for (uint32_t r = 0; r < some; r++) rows[r] = plain_row(x, list, i + r);
             if (some == 4 && outputs == 4 && b->k->dots && !x->fixed_order)
                 b->k->dots(ws, rows, m->cols, out);
             else
@@ -77,6 +81,8 @@ void cpu_panel(const backend *b, const weight_mat *m, uint32_t which, uint32_t f
             b->k->linear(m, which, first, count, x, list ? list + i : &i, 1, b->q8, i + 1 < n ? NULL : ahead, acc + (size_t)i * CPU_WIDE);
     else if (has_kernel(m))
         b->k->linear(m, which, first, count, x, list, n, b->q8, ahead, acc);
+    else if (m->bits == 8 && m->group == CPU_GROUP && b->k->byte_dots && n <= CPU_FEW_ROWS)
+        for (uint32_t i = 0; i < n; i++) b->k->byte_dots(m, which, first, count, plain_row(x, list, i), ahead, acc + (size_t)i * CPU_WIDE);
     else
         panel_plain(b, m, which, first, count, x, list, n, acc);
 }

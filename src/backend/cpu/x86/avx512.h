@@ -11,6 +11,8 @@ void avx512_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint
                        uint32_t n, bool q8, const cpu_ahead *ahead, float *acc);
 float avx512_dot(const float *a, const float *b, uint32_t n);
 void avx512_dots(const float *const w[4], const float *const x[4], uint32_t n, float out[4][4]);
+void avx512_byte_dots(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const float *x, const cpu_ahead *ahead,
+                      float *out);
 void avx512_weight_row(const weight_mat *m, uint32_t which, uint32_t row, float *out);
 void avx512_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum);
 void avx512_silu_mul(float *a, const float *b, uint32_t n);
@@ -18,8 +20,8 @@ void avx512_sigmoid_mul(float *a, const float *b, uint32_t n);
 extern const cpu_mixers avx512_mixer;
 
 #define AVX512_COMMON                                                                                                                      \
-    .weight_row = avx512_weight_row, .dot = avx512_dot, .dots = avx512_dots, .prepare_f32 = avx512_prepare_f32,                            \
-    .silu_mul = avx512_silu_mul, .sigmoid_mul = avx512_sigmoid_mul, .mixer = &avx512_mixer
+    .weight_row = avx512_weight_row, .dot = avx512_dot, .dots = avx512_dots, .byte_dots = avx512_byte_dots,                                \
+    .prepare_f32 = avx512_prepare_f32, .silu_mul = avx512_silu_mul, .sigmoid_mul = avx512_sigmoid_mul, .mixer = &avx512_mixer
 
 /* The lanes of the next `left` values, at most all 16. */
 static inline __mmask16 avx512_part(uint32_t left) { return _cvtu32_mask16(left < 16 ? (1u << left) - 1 : 0xFFFF); }
