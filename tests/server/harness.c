@@ -256,6 +256,18 @@ void harness_post_to(harness *h, const char *path, const char *json, reply *out)
     client_close(&c);
 }
 
+json_object *harness_ask(harness *h, const char *path, const char *json, int status, reply *out) {
+    reply r;
+    harness_post_to(h, path, json, &r);
+    if (r.status != status) fail_msg("%s %.500s: status %d, want %d: %s", path, json, r.status, status, r.body.data);
+    json_object *tree = reply_json_body(&r);
+    if (out)
+        *out = r;
+    else
+        reply_free(&r);
+    return tree;
+}
+
 char *chat_json(const char *say, const char *more) {
     buffer b = {0};
     buffer_append_str(&b, "{\"messages\":[{\"role\":\"user\",\"content\":");

@@ -19,6 +19,19 @@ typedef struct harness {
 
 /* options->engine, port and no_signals are filled in; either may be NULL. */
 void harness_open(harness *h, const server_options *options, const fake_options *fake);
+/* The server that the tests of a file share: h, and its setup and teardown for cmocka_run_group_tests. */
+#define HARNESS_OF_FILE(options, fake)                                                                                                     \
+    static harness h;                                                                                                                      \
+    static int setup(void **state) {                                                                                                       \
+        (void)state;                                                                                                                       \
+        harness_open(&h, options, fake);                                                                                                   \
+        return 0;                                                                                                                          \
+    }                                                                                                                                      \
+    static int teardown(void **state) {                                                                                                    \
+        (void)state;                                                                                                                       \
+        harness_close(&h);                                                                                                                 \
+        return 0;                                                                                                                          \
+    }
 /* Waits for server_run to return (after server_stop or a signal). */
 void harness_join(harness *h);
 /* Stops the server if need be and checks that every session was closed. */
@@ -63,6 +76,8 @@ json_object *reply_json_body(const reply *r); /* fails the test if it is not JSO
 void harness_get(harness *h, const char *path, reply *out);
 void harness_post(harness *h, const char *json, reply *out); /* to /v1/chat/completions */
 void harness_post_to(harness *h, const char *path, const char *json, reply *out);
+/* The body of the reply, whose status must be this one.  out, if it is not NULL, is the reply as well. */
+json_object *harness_ask(harness *h, const char *path, const char *json, int status, reply *out);
 /* POST request with its body, the caller's. */
 char *post_request(const char *json); /* to /v1/chat/completions */
 char *post_request_to(const char *path, const char *json);

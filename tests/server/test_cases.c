@@ -8,19 +8,7 @@
 #include "base/memory.h"
 #include "harness.h"
 
-static harness h;
-
-static int setup(void **state) {
-    (void)state;
-    harness_open(&h, NULL, NULL);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    harness_close(&h);
-    return 0;
-}
+HARNESS_OF_FILE(NULL, NULL)
 
 #define CHAT "/v1/chat/completions"
 #define MESSAGES "/v1/messages"
@@ -31,15 +19,7 @@ static int teardown(void **state) {
 #define ASSISTANT(text) "{\"role\":\"assistant\",\"content\":\"" text "\"}"
 #define SYSTEM(text) "{\"role\":\"system\",\"content\":\"" text "\"}"
 
-/* The reply as JSON; the test fails if its status is another one. */
-static json_object *post(const char *path, const char *json, int status) {
-    reply r;
-    harness_post_to(&h, path, json, &r);
-    if (r.status != status) fail_msg("%s %.300s: status %d, want %d: %s", path, json, r.status, status, r.body.data);
-    json_object *tree = reply_json_body(&r);
-    reply_free(&r);
-    return tree;
-}
+static json_object *post(const char *path, const char *json, int status) { return harness_ask(&h, path, json, status, NULL); }
 
 /* The answer's text, wherever the dialect puts it. */
 static const char *text_of(json_object *tree) {

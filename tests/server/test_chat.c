@@ -7,19 +7,7 @@
 #include "base/memory.h"
 #include "harness.h"
 
-static harness h;
-
-static int setup(void **state) {
-    (void)state;
-    harness_open(&h, NULL, NULL);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    harness_close(&h);
-    return 0;
-}
+HARNESS_OF_FILE(NULL, NULL)
 
 static void chat(const char *say, const char *more, reply *out) {
     char *json = chat_json(say, more);

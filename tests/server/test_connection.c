@@ -11,22 +11,10 @@
 #include "base/memory.h"
 #include "harness.h"
 
-static harness h;
-
-static int setup(void **state) {
-    (void)state;
-    const server_options options = {
-        .no_signals = true,
-        .limits = {.body_bytes = 1 << 20, .connections = 64, .requests = 40, .header_ms = 400, .body_ms = 400, .idle_ms = 600}};
-    harness_open(&h, &options, NULL);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    harness_close(&h);
-    return 0;
-}
+static const server_options server_settings = {
+    .no_signals = true,
+    .limits = {.body_bytes = 1 << 20, .connections = 64, .requests = 40, .header_ms = 400, .body_ms = 400, .idle_ms = 600}};
+HARNESS_OF_FILE(&server_settings, NULL)
 
 static int now_ms(void) { return (int)(clock_now_ns() / 1000000u); }
 

@@ -12,21 +12,9 @@
 
 enum { SOON_MS = 1000 };
 
-static harness h;
-
-static int setup(void **state) {
-    (void)state;
-    const server_options options = {.no_signals = true, .limits = {.output_bytes = 32 << 10}};
-    const fake_options fake = {.max_sequences = 2, .context_tokens = 200000};
-    harness_open(&h, &options, &fake);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    harness_close(&h);
-    return 0;
-}
+static const server_options server_settings = {.no_signals = true, .limits = {.output_bytes = 32 << 10}};
+static const fake_options engine_settings = {.max_sequences = 2, .context_tokens = 200000};
+HARNESS_OF_FILE(&server_settings, &engine_settings)
 
 static void ask(client *c, const char *say, const char *more) {
     char *json = chat_json(say, more), *request = post_request(json);

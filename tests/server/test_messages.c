@@ -7,19 +7,7 @@
 #include "base/memory.h"
 #include "harness.h"
 
-static harness h;
-
-static int open_harness(void **state) {
-    (void)state;
-    harness_open(&h, NULL, NULL);
-    return 0;
-}
-
-static int close_harness(void **state) {
-    (void)state;
-    harness_close(&h);
-    return 0;
-}
+HARNESS_OF_FILE(NULL, NULL)
 
 static void post(const char *json, reply *out) { harness_post_to(&h, "/v1/messages", json, out); }
 
@@ -435,5 +423,5 @@ int main(void) {
         cmocka_unit_test(test_progress_is_told_when_asked_for),
         cmocka_unit_test(test_the_root_answers),
     };
-    return cmocka_run_group_tests(tests, open_harness, close_harness);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

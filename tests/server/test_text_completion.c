@@ -10,25 +10,9 @@
 #define PATH "/v1/completions"
 #define SAY(text) "<|im_start|>user\\n" text "<|im_end|>" /* what the scripted engine answers */
 
-static harness h;
+HARNESS_OF_FILE(NULL, NULL)
 
-static int setup(void **state) {
-    (void)state;
-    harness_open(&h, NULL, NULL);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    harness_close(&h);
-    return 0;
-}
-
-static json_object *post(const char *body, int status, reply *r) {
-    harness_post_to(&h, PATH, body, r);
-    if (r->status != status) fail_msg("%s: %d %s", body, r->status, r->body.data ? r->body.data : "");
-    return reply_json_body(r);
-}
+static json_object *post(const char *body, int status, reply *r) { return harness_ask(&h, PATH, body, status, r); }
 
 static void close_reply(json_object *tree, reply *r) {
     json_object_put(tree);

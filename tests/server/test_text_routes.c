@@ -6,19 +6,7 @@
 #include "base/memory.h"
 #include "harness.h"
 
-static harness h;
-
-static int setup(void **state) {
-    (void)state;
-    harness_open(&h, NULL, NULL);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    harness_close(&h);
-    return 0;
-}
+HARNESS_OF_FILE(NULL, NULL)
 
 /* The reply's tree, the caller's. */
 static json_object *post(const char *path, const char *body, int status) {
