@@ -15,6 +15,7 @@
 #include "base/utf8.h"
 #include "server/compiled_forms.h"
 #include "server/entropy.h"
+#include "server/remarks.h"
 #include "server/reply.h"
 
 enum {
@@ -22,8 +23,7 @@ enum {
                              * that are new are compiled there in any case */
     TICK_MS = 500,          /* how often a stream is looked at … */
     SILENCE_MS = 1000,      /* … and given a sign of life if it was silent for so long: never 2 s without a byte */
-    HEADER_BYTES = 1536,
-    ANSWER_RESERVE = 4096 /* tokens */
+    ANSWER_RESERVE = 4096   /* tokens */
 };
 
 /* ------------------------------------------------------------- lifetime -------------------------------------------------- */
@@ -162,16 +162,6 @@ static void fail_stopping(completion *c) {
     fail(c, &e);
 }
 
-/* What had no effect or another one than sent, as header lines in out [HEADER_BYTES], or NULL if there is nothing to say. */
-static const char *remark_headers(const completion *c, char *out) {
-    const buffer *ignored = &c->own->ignored, *warnings = &c->own->warnings;
-    if (!ignored->n && !warnings->n) return NULL;
-    snprintf(out, HEADER_BYTES, "%s%s%s%s%s%s", ignored->n ? "x-calla-ignored: " : "", ignored->n ? ignored->data : "",
-             ignored->n ? "\r\n" : "", warnings->n ? "x-calla-warning: " : "", warnings->n ? warnings->data : "",
-             warnings->n ? "\r\n" : "");
-    return out;
-}
-
 /* -------------------------------------------------------------- parts ---------------------------------------------------- */
 
 static completion_part *last_part(completion_choice *choice) { return choice->n_parts ? &choice->parts[choice->n_parts - 1] : NULL; }
@@ -228,9 +218,9 @@ static void complete(completion *c) {
     }
     buffer body = {0};
     c->dialect->whole(c, &body);
-    char headers[HEADER_BYTES];
+    char headers[REMARKS_BYTES];
     connection *link = detach(c, outcome);
-    reply_json(link, 200, remark_headers(c, headers), &body);
+    reply_json(link, 200, remarks_write(c->own, c->n_choices > 0, headers), &body);
     buffer_free(&body);
 }
 
@@ -288,11 +278,21 @@ static void count_token(completion_choice *choice, const job_token *token) {
     metrics_first_token(m, (double)(c->first_token_ns - c->begun_ns) / 1e9);
 }
 
+static bool is_stop_id(const conversation *r, int32_t id) {
+    for (size_t i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] == id) return true;
+    return false;
+}
+
 static void take_token(completion_choice *choice, const job_token *token) {
     completion *c = choice->completion;
     if (choice->stopped || choice->enough) return;
     count_token(choice, token);
-    if (token->is_stop) return;
+    if (is_stop_id(c->own, token->id)) {
+        choice->enough = true;
+        job_cancel(choice->job);
+    }
+    if (token->is_stop || choice->enough) return;
     const bool reasoning = choice->in_reasoning, ends = token->id == c->server->think_end_id;
     if (ends) choice->in_reasoning = false;
     if (c->dialect->token) c->dialect->token(choice, token);
@@ -405,7 +405,8 @@ static bool start_choice(completion *c, uint32_t index, calla_error *err) {
                                       .logprobs = r->logprobs,
                                       .n_top_logprobs = r->top_logprobs,
                                       .prompt_logprobs = c->prompt_logprobs,
-                                      .only_prompt = c->only_prompt};
+                                      .only_prompt = c->only_prompt,
+                                      .ignore_stop = r->ignore_stop};
     options.sampling.choice = index;
     if (prompt->thinking) limit_thought(c, &options.force);
     calla_matcher *matcher = NULL;
@@ -415,11 +416,11 @@ static bool start_choice(completion *c, uint32_t index, calla_error *err) {
 }
 
 static bool start_stream(completion *c) {
-    char headers[HEADER_BYTES];
+    char headers[REMARKS_BYTES];
     const struct timeval tick = {.tv_usec = TICK_MS * 1000};
     c->tick = event_new(c->server->base, -1, EV_PERSIST, on_tick, c);
     if (!c->tick || event_add(c->tick, &tick)) return false;
-    reply_stream_begin(c->connection, remark_headers(c, headers));
+    reply_stream_begin(c->connection, remarks_write(c->own, c->n_choices > 0, headers));
     if (c->connection) c->dialect->begin(c);
     return true;
 }

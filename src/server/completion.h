@@ -50,7 +50,7 @@ struct completion_choice {
     calla_answer *answer;
     bool in_reasoning; /* what comes next belongs to the thought */
     bool stopped;      /* by a stop string: later tokens are not part of the answer */
-    bool enough;       /* it has its single call: what comes later is not part of the answer */
+    bool enough;       /* it has its single call, or a token of stop_ids: what comes later is not part of the answer */
     bool failed;       /* a piece found no memory */
 };
 

@@ -296,6 +296,10 @@ bool conversation_close(conversation *c, const char *messages_name, api_error *e
     const char *bad = c->last_user_image;
     if (*bad) return api_error_set(e, 400, "unsupported_content", bad, "%s is an image, but this server takes text only", bad);
     c->continues = has_role(c, n - 1, ROLE_ASSISTANT) && !params_member(message_at(c, n - 1), "tool_calls");
+    if (c->said_continue && c->continue_last && !c->continues)
+        return api_error_set(e, 400, NULL, "continue_final_message", "continue_final_message: the last of %s is not the assistant's text",
+                             messages_name);
+    if (c->said_continue && !c->continue_last) c->continues = false;
     /* Past turns stand in the prompt as they did when they were generated, so that it goes on from there: with the thoughts that the client
      * sends back, and where none were asked for with the empty ones that their answers followed. */
     if (!c->preserve_said) c->preserve_thinking = !c->thinking || any_reasoning(c);

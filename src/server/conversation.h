@@ -44,11 +44,12 @@ struct conversation {
     const calla_engine_info *info;
     json_object *root; /* the body, owned; model and stop point into it */
 
-    json_object *messages; /* array, owned: {"role", "content", "reasoning_content", "tool_calls", "tool_call_id"} */
-    json_object *tools;    /* array, owned, of {"type":"function","function":{"name","description","parameters"}}; NULL: none */
-    bool no_tools;         /* tool_choice none: as if there were no tools */
-    bool single_call;      /* parallel_tool_calls false: the answer ends with its first call */
-    bool continues;        /* the last message is the assistant's, and the answer goes on from its end */
+    json_object *messages;             /* array, owned: {"role", "content", "reasoning_content", "tool_calls", "tool_call_id"} */
+    json_object *tools;                /* array, owned, of {"type":"function","function":{"name","description","parameters"}}; NULL: none */
+    bool no_tools;                     /* tool_choice none: as if there were no tools */
+    bool single_call;                  /* parallel_tool_calls false: the answer ends with its first call */
+    bool continues;                    /* the last message is the assistant's, and the answer goes on from its end */
+    bool continue_last, said_continue; /* what the client says of that */
     conversation_form form;
     /* What the model calls the tool that the client calls `name`; NULL: the same. */
     const char *(*called_name)(const conversation *c, const char *name);
@@ -66,6 +67,9 @@ struct conversation {
     float *bias;
     const char *stop[CONVERSATION_MAX_STOP];
     size_t n_stop;
+    int32_t stop_ids[CONVERSATION_MAX_STOP]; /* tokens that end the answer, besides the model's own */
+    size_t n_stop_ids;
+    bool ignore_stop;    /* the model's own do not */
     uint32_t max_tokens; /* 0: what is left of the window; clamped to it by conversation_render */
     uint32_t n;          /* answers */
     bool stream, logprobs, return_progress;
@@ -92,7 +96,8 @@ bool conversation_parse(conversation *c, const char *body, size_t n, api_error *
 
 /* Fields that mean the same in each dialect: sampling, stop, thinking and what is harmless everywhere.  Offsets count from the
  * conversation, which therefore is the first member of what a dialect reads into; put it into param_table.more. */
-extern const param_table conversation_params;
+extern const param_table conversation_params; /* goes on with foreign_params */
+extern const param_table foreign_params;
 /* Stop strings, whatever the dialect calls them: a param.read. */
 bool conversation_read_stop(void *request, const char *name, json_object *value, api_error *e);
 

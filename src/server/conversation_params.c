@@ -104,10 +104,10 @@ static bool read_enable_thinking(void *request, const char *name, json_object *v
 
 static bool read_thinking_budget(void *request, const char *name, json_object *value, api_error *e) {
     int64_t tokens = 0;
-    if (!params_integer(value, 0, UINT32_MAX - 1, &tokens))
-        return api_error_set(e, 400, NULL, name, "%s must be an integer, 0 or more", name);
+    if (!params_integer(value, -1, UINT32_MAX - 1, &tokens))
+        return api_error_set(e, 400, NULL, name, "%s must be an integer, 0 or more, or -1 for no limit", name);
     if (!tokens) conversation_think(request, false, THINKING_SWITCH);
-    if (tokens) say_budget(request, tokens);
+    if (tokens > 0) say_budget(request, tokens);
     return true;
 }
 
@@ -308,7 +308,10 @@ static const param rows[] = {
      .kind = PARAM_CUSTOM,
      .read = read_thinking_budget,
      .type = "integer",
-     .help = "Most tokens of the thought; then it is closed and the answer begins. 0: no thought."},
+     .help = "Most tokens of the thought; then it is closed and the answer begins. 0: no thought; -1: no limit."},
+    {.name = "thinking_budget_tokens", .kind = PARAM_CUSTOM, .read = read_thinking_budget, .type = "integer", .help = "The same."},
+    {.name = "thinking_token_budget", .kind = PARAM_CUSTOM, .read = read_thinking_budget, .type = "integer", .help = "The same."},
+    {.name = "reasoning_budget", .kind = PARAM_CUSTOM, .read = read_thinking_budget, .type = "integer", .help = "The same."},
     {.name = "think", .kind = PARAM_CUSTOM, .read = read_think, .type = "boolean or effort", .help = "Another spelling."},
     {.name = "thinking",
      .kind = PARAM_CUSTOM,
@@ -387,4 +390,4 @@ static const param rows[] = {
     {.name = "prompt_cache_retention", .kind = PARAM_HARMLESS},
 };
 
-const param_table conversation_params = {.prefix = "", .rows = rows, .n = sizeof rows / sizeof *rows};
+const param_table conversation_params = {.prefix = "", .rows = rows, .n = sizeof rows / sizeof *rows, .more = &foreign_params};

@@ -31,7 +31,7 @@ static void write_head(connection *c, struct evbuffer *out, int status, const ch
     if (c->origin)
         evbuffer_add_printf(out,
                             "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\nAccess-Control-Expose-Headers: X-Request-Id, Request-Id, "
-                            "Retry-After, x-calla-ignored, x-calla-warning\r\n",
+                            "Retry-After, x-calla-ignored, x-calla-warning, x-calla-sampling\r\n",
                             c->origin);
 }
 

@@ -46,6 +46,7 @@ static bool is_one(json_object *value) {
     return params_integer(value, 1, 1, &n);
 }
 
+static bool is_empty_array(json_object *value) { return json_object_is_type(value, json_type_array) && !json_object_array_length(value); }
 static bool is_empty(json_object *value) { return json_object_is_type(value, json_type_string) && !json_object_get_string_len(value); }
 
 #define AT(field) .offset = offsetof(text_request, field)
@@ -84,6 +85,11 @@ static const param rows[] = {
     {.name = "suffix", .kind = PARAM_REFUSED, .harmless = is_empty, .help = "write the model's fill-in-the-middle tokens into the prompt"},
     {.name = "best_of", .kind = PARAM_REFUSED, .harmless = is_one, .help = "ask for n answers and choose among them"},
 
+    {.name = "messages", .kind = PARAM_REFUSED, .help = "send them to /v1/chat/completions, or send a prompt"},
+    {.name = "tools", .kind = PARAM_REFUSED, .harmless = is_empty_array, .help = "send messages and tools to /v1/chat/completions"},
+
+    /* All that the model writes is text here, control tokens too. */
+    {.name = "skip_special_tokens", .kind = PARAM_HARMLESS},
     /* There are no turns here, so none that begins with a thought. */
     {.name = "enable_thinking", .kind = PARAM_HARMLESS},
     {.name = "thinking_budget", .kind = PARAM_HARMLESS},
@@ -176,6 +182,7 @@ static bool prepare(completion *c, api_error *e) {
         json_object *prompt = several ? json_object_array_get_idx(r->prompt, i) : r->prompt;
         if (!read_one(c, prompt, &c->prompts[i].ids, r->echo ? &r->echoes[i] : NULL, e)) return false;
     }
+    if (c->only_prompt) c->own->max_tokens = 0;
     c->n_choices = (uint32_t)n_choices;
     return true;
 }

@@ -83,10 +83,10 @@ static void print_options(const calla_generate_options *o, buffer *out) {
     const calla_sampling *p = &o->sampling;
     buffer_printf(out,
                   "temperature=%g top_p=%g top_k=%u min_p=%g presence=%g frequency=%g repetition=%g seed=%lld choice=%u max_tokens=%u "
-                  "logprobs=%d top_logprobs=%u force=%u bias=",
+                  "logprobs=%d top_logprobs=%u force=%u ignore_stop=%d bias=",
                   (double)p->temperature, (double)p->top_p, p->top_k, (double)p->min_p, (double)p->presence_penalty,
                   (double)p->frequency_penalty, (double)p->repetition_penalty, (long long)p->seed, p->choice, o->max_tokens, o->logprobs,
-                  o->n_top_logprobs, o->force.n ? o->force.after : 0);
+                  o->n_top_logprobs, o->force.n ? o->force.after : 0, o->ignore_stop);
     for (size_t i = 0; i < p->n_bias; i++) buffer_printf(out, "%d:%g,", p->bias_ids[i], (double)p->bias[i]);
 }
 
@@ -294,9 +294,10 @@ static bool step(calla_session *s) {
     if (s->options.guide.mask) s->options.guide.took(s->options.guide.user, e.id);
     s->generated++;
     s->fn(s->user, &e);
-    if (!stop && s->generated < s->options.max_tokens) return false;
+    if (stop && s->options.ignore_stop) s->at = 0; /* the script begins again */
+    if (!(stop && !s->options.ignore_stop) && s->generated < s->options.max_tokens) return false;
     e = (calla_event){.kind = CALLA_EVENT_DONE,
-                      .finish = stop ? CALLA_FINISH_STOP : CALLA_FINISH_LENGTH,
+                      .finish = stop && !s->options.ignore_stop ? CALLA_FINISH_STOP : CALLA_FINISH_LENGTH,
                       .completion_tokens = s->generated,
                       .prompt_tokens = (uint32_t)s->n_prompt};
     s->fn(s->user, &e);

@@ -23,6 +23,23 @@ static void print_type(const param *p) {
     }
 }
 
+/* Neighbours that are told the same share a line. */
+static void print_refused(const param_table *table) {
+    const char *told = NULL;
+    for (size_t i = 0; i < table->n; i++) {
+        const param *p = &table->rows[i];
+        if (p->kind != PARAM_REFUSED) continue;
+        if (!told)
+            printf("\n| refused | instead |\n| --- | --- |\n| `%s`", p->name);
+        else if (strcmp(told, p->help) != 0)
+            printf(" | %s |\n| `%s`", told, p->name);
+        else
+            printf(", `%s`", p->name);
+        told = p->help;
+    }
+    if (told) printf(" | %s |\n", told);
+}
+
 static void print_table(const char *name, const param_table *table) {
     printf("## %s\n| field | type | meaning |\n| --- | --- | --- |\n", name);
     for (size_t i = 0; i < table->n; i++) {
@@ -32,13 +49,8 @@ static void print_table(const char *name, const param_table *table) {
         print_type(p);
         printf(" | %s |\n", p->help ? p->help : "");
     }
+    print_refused(table);
     bool any = false;
-    for (size_t i = 0; i < table->n; i++)
-        if (table->rows[i].kind == PARAM_REFUSED) {
-            printf("%s| `%s` | %s |\n", any ? "" : "\n| refused | instead |\n| --- | --- |\n", table->rows[i].name, table->rows[i].help);
-            any = true;
-        }
-    any = false;
     for (size_t i = 0; i < table->n; i++)
         if (table->rows[i].kind == PARAM_HARMLESS) {
             printf("%s`%s`", any ? ", " : "\nWithout effect: ", table->rows[i].name);
@@ -49,6 +61,7 @@ static void print_table(const char *name, const param_table *table) {
 
 int main(void) {
     print_table("common", &conversation_params);
+    print_table("foreign", &foreign_params);
     print_table("chat", &chat_params);
     print_table("messages", &messages_params);
     print_table("responses", &responses_params);
