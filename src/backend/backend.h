@@ -169,7 +169,8 @@ typedef struct backend_vtable {
      * is until then.  Steps are carried out one after the other: what one writes the next may read, and overwrite what one has read. */
     calla_status (*submit)(backend *b, calla_error *err);
     calla_status (*collect)(backend *b, calla_error *err);
-    /* Whether the next batch may name sample k (as id -1 - k) of the step submitted last before this is collected. */
+    /* Whether the next batch may name sample k (as id -1 - k) of the step submitted last before this is collected; then collect needs
+     * nothing any more that its request points to. */
     bool (*runs_ahead)(const backend *b, uint32_t sample);
 
     /* After finish or collect, until the next begin; logits only if no step has been submitted since that one. */

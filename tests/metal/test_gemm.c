@@ -227,7 +227,8 @@ static void check_experts(const struct form *f, uint32_t rows, uint32_t top_k, u
         }
 
     const kernel_out written = {residual, (size_t)rows * hidden * sizeof *residual};
-    kernel_run("expert_combine", &a, sizeof a, &t, (uint32_t[]){rows, 1, 1}, 256, 0, &written, 1);
+    kernel_run("expert_combine", &a, sizeof a, &t, (uint32_t[]){rows, (hidden + METAL_SUM_VALUES - 1) / METAL_SUM_VALUES, 1},
+               METAL_SUM_VALUES / 4, 0, &written, 1);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t o = 0; o < hidden; o++) {
             double want = (double)before[(size_t)r * hidden + o], magnitude = fabs(want);

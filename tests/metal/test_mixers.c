@@ -150,8 +150,7 @@ static void check_gdn(uint32_t key_heads, uint32_t value_heads, const uint32_t *
                                    {window, SLOTS * window_n * sizeof *window},
                                    {state, SLOTS * state_n * sizeof *state},
                                    {f.out, (size_t)n * f.out_stride * sizeof *f.out}};
-    kernel_run("gdn_conv", &a, sizeof a, &f.step, (uint32_t[]){chunks, (C / 128 + METAL_GDN_CONV_HEADS - 1) / METAL_GDN_CONV_HEADS, 1},
-               32 * METAL_GDN_CONV_HEADS, 0, written, 4);
+    kernel_run("gdn_conv", &a, sizeof a, &f.step, (uint32_t[]){chunks, C / 128, 1}, 32, 0, written, 4);
     kernel_run("gdn_chunks", &a, sizeof a, &f.step, (uint32_t[]){chunks, key_heads, 1}, 128, METAL_TG_GDN_CHUNKS, written, 4);
     kernel_run("gdn_scan", &a, sizeof a, &f.step, (uint32_t[]){V * 4, segments, 1}, 256, METAL_TG_GDN_SCAN, written, 4);
 
@@ -298,8 +297,9 @@ static void test_rows(void **state) {
     (void)state;
     static const uint32_t cols[] = {128, 256, 384, 2048};
     for (size_t c = 0; c < sizeof cols / sizeof *cols; c++)
-        for (uint32_t source = METAL_PLAIN; source <= METAL_GATED; source++) {
-            const uint32_t n = cols[c], rows = 3, x_stride = n + 4, gate_stride = 2 * (n + 255) / 256 * 256;
+        for (uint32_t run = 0; run < 8; run++) {
+            const uint32_t source = METAL_PLAIN + run / 2, parts = run % 2 ? 3 : 1, n = cols[c], rows = 3, x_stride = n + 4,
+                           gate_stride = 2 * (n + 255) / 256 * 256;
             float *x = kernel_floats((size_t)rows * x_stride, 3), *gain = kernel_floats(n, 2),
                   *gate = kernel_floats((size_t)rows * gate_stride, 8), *out = kernel_nans((size_t)rows * n), want[2048];
             const metal_rows_args a = {.in = {.x = DEVICE(x),
@@ -313,7 +313,7 @@ static void test_rows(void **state) {
                                        .cols = n};
             const metal_step t = {.rows = rows};
             const kernel_out written = {out, (size_t)rows * n * sizeof *out};
-            kernel_run("rows_input", &a, sizeof a, &t, (uint32_t[]){rows, 1, 1}, 256, METAL_TG_ROWS, &written, 1);
+            kernel_run("rows_input", &a, sizeof a, &t, (uint32_t[]){rows, parts, 1}, 256, METAL_TG_ROWS, &written, 1);
             for (uint32_t r = 0; r < rows; r++) {
                 const float *from = x + (size_t)r * x_stride, *g = gate + (size_t)r * gate_stride;
                 memcpy(want, from, n * sizeof *want);

@@ -15,6 +15,12 @@ static traffic_result count(const traffic_step *step) {
     return r;
 }
 
+static void assert_wide(const traffic_result *r) {
+    if (r->narrow[0])
+        fail_msg("%s moves %llu bytes on %llu threadgroups", r->narrow, (unsigned long long)r->narrow_bytes,
+                 (unsigned long long)r->narrow_threadgroups);
+}
+
 /* A token moves at most 1.03 times what it has to. */
 static void test_token(void **state) {
     (void)state;
@@ -27,9 +33,7 @@ static void test_token(void **state) {
         print_message("token %u: %.1f MB, %.4f times the least\n", positions[i], (double)traffic_bytes(&t) / 1e6, ratio);
         assert_true(ratio > 0.99 && ratio <= 1.03);
         assert_in_range(t.dispatches, 250, 330);
-        if (r.narrow[0])
-            fail_msg("%s moves %llu bytes on %llu threadgroups", r.narrow, (unsigned long long)r.narrow_bytes,
-                     (unsigned long long)r.narrow_threadgroups);
+        assert_wide(&r);
     }
 }
 
@@ -42,6 +46,14 @@ static void test_grids(void **state) {
         const traffic_result r = traffic_count(m, &step);
         if (r.narrow[0]) fail_msg("of %u rows: %s has %llu threadgroups", rows, r.narrow, (unsigned long long)r.narrow_threadgroups);
     }
+}
+
+/* Of a shorter piece only what moves a megabyte. */
+static void test_short_piece(void **state) {
+    (void)state;
+    const traffic_step step = {.rows = 36, .first = DELTA_LAYER, .end = LAST_LAYER, .tokens = 4};
+    const traffic_result r = count(&step);
+    assert_wide(&r);
 }
 
 /* What a few threadgroups of each grid say of all of them. */
@@ -65,6 +77,7 @@ static void test_prompt(void **state) {
     const uint64_t position_bytes = 2 * 2 * 256 * 2, least = dense * BLOCKS + expert * r.expert_blocks;
     uint64_t positions = 0; /* that tiles of 8 rows by 8 heads go through */
     for (uint64_t row = 0; row < ROWS; row += 8) positions += ROWS + row + 8;
+    assert_wide(&r);
     assert_int_equal(r.expert_rows, ROWS * 8);
     assert_int_equal(r.part[ATTENTION_LAYER].cache, (positions + ROWS) * position_bytes); /* read, and written once */
     assert_in_range(r.part[ATTENTION_LAYER].weights, least, least + 100000);              /* and gains */
@@ -83,7 +96,7 @@ static int close_model(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_grids), cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_prompt)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_grids), cmocka_unit_test(test_short_piece),
+                                       cmocka_unit_test(test_samples), cmocka_unit_test(test_prompt)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

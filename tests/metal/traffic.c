@@ -97,7 +97,7 @@ void traffic_close(traffic_model *m) {
 
 /* ---- which threadgroups do alike ---- */
 
-static uint32_t positions_now;
+static uint32_t positions_now, rows_now;
 
 /* Not in the list: what is cheap, and the router (in 8 bits), on whose result the traffic of others depends; nor attention of a row with so
  * few positions that some of its splits are empty. */
@@ -147,6 +147,19 @@ static uint64_t flops_of(const simt_dispatch_traffic *t, uint64_t weight_bytes, 
     return weight_bytes / (strstr(t->kernel, "_q8") ? 68 : 36) * 2 * 64 + cache_bytes / 2 * 2 * 8 + state_bytes / 4 * 7;
 }
 
+/* Of a prompt's short pieces, which have too few rows to share out.  Gate and up of the shared expert have 512 outputs: smaller tiles would
+ * dequantize each weight more than once for 64 rows, and inputs cut in parts would have to be added up before SiLU.  Chunks of 32 rows are the delta net's
+ * unit, and attention would read its queries again for each part of so few positions. */
+static bool has_little_to_share(const char *kernel) {
+    static const struct {
+        const char *kernel;
+        uint32_t rows; /* up to so many */
+    } few[] = {{"gemm_swiglu_narrow_", 192}, {"gdn_conv", 31}, {"gdn_chunks", 223}, {"attention_k", 247}};
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++)
+        if (rows_now > METAL_STEP_ROWS && rows_now <= few[i].rows && !strncmp(kernel, few[i].kernel, strlen(few[i].kernel))) return true;
+    return false;
+}
+
 static void note(const simt_dispatch_traffic *t) {
     traffic *p = &counting->part[strcmp(t->kernel, "embed") != 0 ? part_now : FIRST_LAYER];
     uint64_t weight_bytes = 0, cache_bytes = 0, state_bytes = 0, all = 0;
@@ -169,7 +182,7 @@ static void note(const simt_dispatch_traffic *t) {
     p->weights += weight_bytes;
     p->flops += flops_of(t, weight_bytes, cache_bytes, state_bytes);
     p->dispatches++;
-    if (all > NARROW_BYTES && t->threadgroups < NARROW_THREADGROUPS && !counting->narrow[0]) {
+    if (all > NARROW_BYTES && t->threadgroups < NARROW_THREADGROUPS && !counting->narrow[0] && !has_little_to_share(t->kernel)) {
         snprintf(counting->narrow, sizeof counting->narrow, "%s", t->kernel);
         counting->narrow_bytes = all;
         counting->narrow_threadgroups = t->threadgroups;
@@ -236,6 +249,7 @@ traffic_result traffic_count(traffic_model *m, const traffic_step *step) {
     counting = &r;
     part_now = step->first;
     positions_now = end;
+    rows_now = rows;
     simt_watch_each = step->grids ? NULL : note;
     simt_sampler = step->grids ? look_at_grid : step->whole ? NULL : sampler;
     run_step(m, &t, step->first, step->end);

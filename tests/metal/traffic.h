@@ -41,7 +41,8 @@ typedef struct traffic_step {
 typedef struct traffic_result {
     traffic part[TRAFFIC_PARTS];
     bool again; /* two threadgroups of a product of few rows have read the same matrix */
-    /* The kernel of a dispatch that moved over 1 MB on fewer than 128 threadgroups, or with `grids` of any on so few; empty: none. */
+    /* The kernel of a dispatch that moved over 1 MB on fewer than 128 threadgroups (but for those few of short pieces that traffic.c names),
+     * or with `grids` of any on so few; empty: none. */
     char narrow[64];
     uint64_t narrow_bytes, narrow_threadgroups;
     uint64_t expert_rows, expert_blocks; /* of all experts of the last layer run, and their blocks of 64; where that is not LAST_LAYER */

@@ -255,8 +255,9 @@ METAL_SIZE(metal_embed_args, 56);
 
 /* route: expert, weight and shared_weight of metal_experts_args from its logits.  grid (rows), 32 threads. */
 
-/* rows_input: out[r] = in[r] prepared as metal_input says (norm, gated norm, gate).  grid (rows), 256 threads, METAL_TG_ROWS bytes. */
-enum { METAL_TG_ROWS = 32 };
+/* rows_input: out[r] = in[r] prepared as metal_input says (norm, gated norm, gate).  grid (rows, parts of a row: any number), 256 threads,
+ * METAL_TG_ROWS bytes. */
+enum { METAL_TG_ROWS = 32, METAL_MOST_ROW_PARTS = 4 };
 typedef struct metal_rows_args {
     metal_input in;
     METAL_PTR(float) out; /* [rows][cols] */
@@ -311,9 +312,10 @@ METAL_SIZE(metal_gemm_args, 136);
  *   time.
  * expert_gemm_out_{q4,q8,b16}_{exact,fast}: partial[place] = down_e places[place].  grid (⌈hidden / METAL_GEMM_OUTPUTS⌉, experts), as
  *   above.
- * expert_combine: residual[r] += Σ_i weight[r][i] partial[r·top_k + i], i ascending.  grid (rows), 256 threads.  The shared expert's half
- *   is a gemm that adds to the residual, beside expert_gemm_out (which does not touch it). */
-enum { METAL_LISTS_THREADS = 256, METAL_TG_LISTS = 64 };
+ * expert_combine: residual[r] += Σ_i weight[r][i] partial[r·top_k + i], i ascending.  grid (rows, ⌈hidden / METAL_SUM_VALUES⌉),
+ *   METAL_SUM_VALUES / 4 threads.  The shared expert's half is a gemm that adds to the residual, beside expert_gemm_out (which does not
+ *   touch it). */
+enum { METAL_LISTS_THREADS = 256, METAL_TG_LISTS = 64, METAL_SUM_VALUES = 256 };
 typedef struct metal_expert_gemm_args {
     metal_mat gate, up, down;
     METAL_PTR(const float) moe_in;    /* [rows][hidden] */
@@ -331,12 +333,11 @@ METAL_SIZE(metal_expert_gemm_args, 216);
 /* Delta net of the segments with first ≤ rows < beyond (metal_gdn_args), in chunks of METAL_GDN_CHUNK rows; each begins where the one
  * before has ended.  Window and state as for step_gdn; out raw.  With C = METAL_GDN_CHUNKS(t.rows, t.segments), no less than the chunks of
  * all:
- *   gdn_conv    grid (C, ⌈channels / 128 / METAL_GDN_CONV_HEADS⌉), 128 threads: convolution, SiLU and the norms of q and k; writes the
- *               windows
+ *   gdn_conv    grid (C, channels / 128), 32 threads: convolution, SiLU and the norms of q and k; writes the windows
  *   gdn_chunks  grid (C, key_heads), 128 threads, METAL_TG_GDN_CHUNKS bytes
  *   gdn_scan    grid (value_heads · 128 / 32, segments), 256 threads, METAL_TG_GDN_SCAN bytes; writes the states and out
  * with a barrier between them. */
-enum { METAL_GDN_CHUNK = 32, METAL_GDN_CONV_HEADS = 4, METAL_TG_GDN_CHUNKS = 24576, METAL_TG_GDN_SCAN = 29184 };
+enum { METAL_GDN_CHUNK = 32, METAL_TG_GDN_CHUNKS = 24576, METAL_TG_GDN_SCAN = 29184 };
 #define METAL_GDN_CHUNKS(rows, segments) ((rows) / METAL_GDN_CHUNK + (segments))
 #define METAL_GDN_SCRATCH(rows, segments, key_heads, value_heads)                                                                          \
     ((uint64_t)METAL_GDN_CHUNKS(rows, segments) * (32 * (2 * (key_heads) + (value_heads)) * 128 + (value_heads) * (2 * 32 * 32 + 64)) * 4)

@@ -45,11 +45,10 @@ static gdn_scratch gdn_views(constant metal_gdn_args &a, constant metal_step &t)
 
 /* A simdgroup makes one head, 128 channels, four a lane, of a chunk's rows, and in the last chunk the window for the next call. */
 kernel void gdn_conv(constant metal_gdn_args &a [[buffer(0)]], constant metal_step &t [[buffer(1)]],
-                     uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
-                     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-    const uint head = group.y * METAL_GDN_CONV_HEADS + simdgroup, channel = head * GDN_D + lane * 4;
+                     uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
+    const uint head = group.y, channel = head * GDN_D + lane * 4;
     segment_part chunk;
-    if (channel >= a.channels || !find_part(t, a.first, a.beyond, GDN_ROWS, group.x, chunk)) return;
+    if (!find_part(t, a.first, a.beyond, GDN_ROWS, group.x, chunk)) return;
     device const metal_segment &segment = t.segment[chunk.segment];
     device const float *in = a.in + (ulong)segment.first_row * a.in_stride + channel;
     device const float *before = a.window + (ulong)segment.slot_src * 3 * a.channels + channel; /* not read without a slot */

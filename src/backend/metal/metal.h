@@ -89,6 +89,7 @@ typedef enum metal_extent { /* what a grid's dimension is multiplied by */
                             BY_GDN_CHUNKS,
                             BY_TILES,
                             BY_ROUTER_PARTS,
+                            BY_ROW_PARTS, /* of few rows, so that they make METAL_LEAST_THREADGROUPS */
 } metal_extent;
 
 typedef enum metal_when {

@@ -325,6 +325,7 @@ static void rows_input(builder *u, const metal_input *in, uint64_t out, uint32_t
     c->threads = 256;
     c->threadgroup_bytes = METAL_TG_ROWS;
     c->by[0] = BY_ROWS;
+    c->by[1] = BY_ROW_PARTS;
 }
 
 /* The wide GEMM, or where its grid would be small the narrow one. */
@@ -370,9 +371,9 @@ static void many_gdn(builder *u) {
     a.first = METAL_SEGMENT_ROWS;
     a.beyond = UINT32_MAX;
     metal_call *c = call(u, "gdn_conv", "", &a, sizeof a);
-    c->threads = 32 * METAL_GDN_CONV_HEADS;
+    c->threads = 32;
     c->by[0] = BY_GDN_CHUNKS;
-    c->grid[1] = blocks(a.channels / GDN_HEAD_DIM, METAL_GDN_CONV_HEADS);
+    c->grid[1] = a.channels / GDN_HEAD_DIM;
     c->when = IF_LONG;
     u->barrier = true;
     c = call(u, "gdn_chunks", "", &a, sizeof a);
@@ -500,8 +501,9 @@ static void many_experts(builder *u) {
          shared_weight(u->b));
     u->barrier = true;
     metal_call *c = call(u, "expert_combine", "", &a, sizeof a);
-    c->threads = 256;
+    c->threads = METAL_SUM_VALUES / 4;
     c->by[0] = BY_ROWS;
+    c->grid[1] = blocks(u->s->hidden, METAL_SUM_VALUES);
 }
 
 /* The last layer: K and V of all rows, then only the wanted ones, moved together in the residual; `path`: how many these are. */

@@ -18,15 +18,18 @@ static float group_sum(float x, threadgroup float *shared, uint lane, uint simdg
     return sum;
 }
 
+/* Of a part only what it writes is its own: the norm of a row needs all of it. */
 kernel void rows_input(constant metal_rows_args &a [[buffer(0)]], threadgroup float *shared TG_ARG(0),
-                       uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
-                       uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-    const uint row = group.x;
+                       uint3 group [[threadgroup_position_in_grid]], uint3 groups [[threadgroups_per_grid]],
+                       uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    const uint row = group.x, part = (a.cols / groups.y + ROW_GDN_HEAD - 1) / ROW_GDN_HEAD * ROW_GDN_HEAD;
+    const uint from = group.y * part, to = group.y + 1 < groups.y ? min(from + part, a.cols) : a.cols;
     device const float *x = a.in.x + (ulong)row * a.in.x_stride;
     device float *out = a.out + (ulong)row * a.cols;
     if (a.in.source == METAL_GATED_NORM) {
         device const float *gate = a.in.gate + (ulong)row * a.in.gate_stride;
-        for (uint head = simdgroup; head * ROW_GDN_HEAD < a.cols; head += ROW_SIMDGROUPS) {
+        for (uint head = from / ROW_GDN_HEAD + simdgroup; head * ROW_GDN_HEAD < to; head += ROW_SIMDGROUPS) {
             float v[4], squares = 0;
             for (uint i = 0; i < 4; i++) {
                 v[i] = x[head * ROW_GDN_HEAD + i * 32 + lane];
@@ -40,14 +43,15 @@ kernel void rows_input(constant metal_rows_args &a [[buffer(0)]], threadgroup fl
         }
     } else if (a.in.source == METAL_GATED) {
         device const float *gate = a.in.gate + (ulong)row * a.in.gate_stride;
-        for (uint i = thread_index; i < a.cols; i += ROW_THREADS) out[i] = x[i] * sigmoid(gate[i / ROW_HEAD * 2 * ROW_HEAD + i % ROW_HEAD]);
+        for (uint i = from + thread_index; i < to; i += ROW_THREADS)
+            out[i] = x[i] * sigmoid(gate[i / ROW_HEAD * 2 * ROW_HEAD + i % ROW_HEAD]);
     } else if (a.in.source == METAL_NORM) {
         float squares = 0;
         for (uint i = thread_index; i < a.cols; i += ROW_THREADS) squares += x[i] * x[i];
         const float scale = 1.0f / sqrt(group_sum(squares, shared, lane, simdgroup) / float(a.cols) + a.in.eps);
-        for (uint i = thread_index; i < a.cols; i += ROW_THREADS) out[i] = x[i] * scale * a.in.gain[i];
+        for (uint i = from + thread_index; i < to; i += ROW_THREADS) out[i] = x[i] * scale * a.in.gain[i];
     } else {
-        for (uint i = thread_index; i < a.cols; i += ROW_THREADS) out[i] = x[i];
+        for (uint i = from + thread_index; i < to; i += ROW_THREADS) out[i] = x[i];
     }
 }
 
@@ -173,14 +177,13 @@ kernel void expert_lists(constant metal_expert_gemm_args &a [[buffer(0)]], const
 
 kernel void expert_combine(constant metal_expert_gemm_args &a [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
                            uint thread_index [[thread_index_in_threadgroup]]) {
-    const uint row = group.x, hidden = a.down.rows;
-    for (uint o = thread_index * 4; o < hidden; o += ROW_THREADS * 4) {
-        float4 sum = float4(0.0f);
-        for (uint i = 0; i < a.top_k; i++) {
-            const uint place = row * a.top_k + i;
-            sum += a.weight[place] * *(device const float4 *)(a.partial + (ulong)place * hidden + o);
-        }
-        device float4 *residual = (device float4 *)(a.residual + (ulong)row * hidden + o);
-        *residual += sum;
+    const uint row = group.x, hidden = a.down.rows, o = group.y * METAL_SUM_VALUES + thread_index * 4;
+    if (o >= hidden) return;
+    float4 sum = float4(0.0f);
+    for (uint i = 0; i < a.top_k; i++) {
+        const uint place = row * a.top_k + i;
+        sum += a.weight[place] * *(device const float4 *)(a.partial + (ulong)place * hidden + o);
     }
+    device float4 *residual = (device float4 *)(a.residual + (ulong)row * hidden + o);
+    *residual += sum;
 }

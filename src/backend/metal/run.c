@@ -8,6 +8,11 @@
 
 static uint32_t blocks(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
+static uint32_t row_parts(uint32_t rows) {
+    const uint32_t parts = rows ? blocks(METAL_LEAST_THREADGROUPS, rows) : 1;
+    return parts < METAL_MOST_ROW_PARTS ? parts : METAL_MOST_ROW_PARTS;
+}
+
 static uint32_t extent(const metal_view *v, uint8_t by) {
     switch ((metal_extent)by) {
     case BY_ONE: return 1;
@@ -21,6 +26,7 @@ static uint32_t extent(const metal_view *v, uint8_t by) {
     case BY_GDN_CHUNKS: return METAL_GDN_CHUNKS(v->rows, v->segments);
     case BY_TILES: return METAL_TILES(v->rows, v->segments);
     case BY_ROUTER_PARTS: return v->router_parts;
+    case BY_ROW_PARTS: return row_parts(v->rows);
     }
     return 0;
 }
