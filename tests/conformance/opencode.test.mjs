@@ -42,13 +42,15 @@ describe('scripted engine', () => {
   });
 
   test('a tool turn', async () => {
-    const call =
-      '<tool_call>\n<function=bash>\n<parameter=command>\nprintf made > made.txt; echo done\n</parameter>\n<parameter=description>\nMakes a file\n</parameter>\n</function>\n</tool_call>';
-    const { tools, looked, finished, said } = await opencode(server.url, `I run it.</think>\n\n${call}`, (folder) => readFile(join(folder, 'made.txt'), 'utf8'));
+    // The result of the tool is what the script says next; the quotes keep the tag out of the call itself.
+    const command = `printf made > made.txt; printf 'I read.</thi''nk>Seen by the model.'`;
+    const call = `<tool_call>\n<function=bash>\n<parameter=command>\n${command}\n</parameter>\n<parameter=description>\nMakes a file\n</parameter>\n</function>\n</tool_call>`;
+    const { answer, tools, looked, finished, said } = await opencode(server.url, `I run it.</think>\n\n${call}`, (folder) => readFile(join(folder, 'made.txt'), 'utf8'));
     assert.equal(tools[0]?.tool, 'bash', said);
     assert.equal(tools[0].state.status, 'completed', said);
     assert.equal(looked, 'made');
-    assert.ok(finished.length >= 2, said);
+    assert.equal(finished.length, 2, said);
+    assert.match(answer, /^Seen by the model\./m, said);
   });
 });
 

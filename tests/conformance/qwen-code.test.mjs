@@ -39,11 +39,14 @@ describe('scripted engine', { skip }, () => {
   });
 
   test('a tool turn', async () => {
-    const call =
-      '<tool_call>\n<function=run_shell_command>\n<parameter=command>\nprintf made > made.txt\n</parameter>\n<parameter=is_background>\nfalse\n</parameter>\n</function>\n</tool_call>';
-    const { looked, stats, said } = await qwen(server.url, `I run it.</think>\n\n${call}`, ['--yolo'], (folder) => readFile(join(folder, 'made.txt'), 'utf8'));
+    // The result of the tool is what the script says next (an answer without text is asked for again and again); the quotes keep the tag out of
+    // the call itself, which comes back in the result.
+    const command = `printf made > made.txt; printf 'I read.</thi''nk>Seen by the model.'`;
+    const call = `<tool_call>\n<function=run_shell_command>\n<parameter=command>\n${command}\n</parameter>\n<parameter=is_background>\nfalse\n</parameter>\n</function>\n</tool_call>`;
+    const { result, looked, stats, said } = await qwen(server.url, `I run it.</think>\n\n${call}`, ['--yolo'], (folder) => readFile(join(folder, 'made.txt'), 'utf8'));
     assert.equal(looked, 'made', said);
-    assert.equal(stats.tools.totalSuccess >= 1, true, said);
+    assert.equal(stats.tools.totalSuccess, 1, said);
+    assert.match(result, /^Seen by the model\./, said);
   });
 });
 
