@@ -105,7 +105,7 @@ static inline __attribute__((always_inline)) void gemv_output(const uint8_t *cod
                                                               int8_t (*q)[CPU_MAX_COLS + CPU_GROUP], const uint32_t n, __m512 *out) {
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
 #define START(R) __m512 even##R = _mm512_setzero_ps(), odd##R = even##R;
-    const __m512i low = _mm512_set1_epi8(15), two = _mm512_set1_epi32(2);
+    const __m512i low = _mm512_set1_epi8(15);
     EACH_ROW(START)
     for (uint32_t g = 0; g < groups; g += 16) { /* scales and biases of up to 16 groups at a time */
         const uint32_t some = groups - g < 16 ? groups - g : 16;
@@ -119,21 +119,27 @@ static inline __attribute__((always_inline)) void gemv_output(const uint8_t *cod
         odd##R = _mm512_fmadd_ps(bias, _mm512_maskz_loadu_ps(part, x[R].sum + g), odd##R);                                                 \
     }
         EACH_ROW(SCALE)
-        __m512i which = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        const __m512i of_two = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
 #define ADD(R, SUM)                                                                                                                        \
     if (R < n) SUM##R = _mm512_fmadd_ps(line_dot(lows, highs, q[R] + at), _mm512_permutexvar_ps(which, scale##R), SUM##R);
-#define LINE(H, SUM)                                                                                                                       \
-    if (H < some) {                                                                                                                        \
+#define LINE(H, SUM, SOME)                                                                                                                 \
+    if (H < SOME) {                                                                                                                        \
         const size_t at = (size_t)(g + H) * CPU_GROUP;                                                                                     \
         const uint8_t *p = codes + at / 2;                                                                                                 \
         _mm_prefetch(ahead + at / 2, _MM_HINT_T0);                                                                                         \
-        const __m512i w = H + 1 < some ? _mm512_loadu_si512(p) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)p)),           \
-                      lows = _mm512_and_si512(w, low), highs = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);                             \
-        ADD(0, SUM) ADD(1, SUM) ADD(2, SUM) ADD(3, SUM) which = _mm512_add_epi32(which, two);                                              \
+        const __m512i w = H + 1 < SOME ? _mm512_loadu_si512(p) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)p)),           \
+                      lows = _mm512_and_si512(w, low), highs = _mm512_and_si512(_mm512_srli_epi16(w, 4), low),                             \
+                      which = _mm512_add_epi32(of_two, _mm512_set1_epi32((int32_t)(H)));                                                   \
+        ADD(0, SUM) ADD(1, SUM) ADD(2, SUM) ADD(3, SUM)                                                                                    \
     }
-        for (uint32_t h = 0; h < some; h += 4) {
-            LINE(h, even)
-            LINE(h + 2, odd)
+        if (some == 16) { /* the same without a question: a quarter faster in cache */
+            LINE(0, even, 16)
+            LINE(2, odd, 16) LINE(4, even, 16) LINE(6, odd, 16) LINE(8, even, 16) LINE(10, odd, 16) LINE(12, even, 16) LINE(14, odd, 16)
+        } else {
+            for (uint32_t h = 0; h < some; h += 4) {
+                LINE(h, even, some)
+                LINE(h + 2, odd, some)
+            }
         }
     }
 #define FINISH(R)                                                                                                                          \
