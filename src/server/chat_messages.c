@@ -33,12 +33,14 @@ static bool read_part(reader *r, json_object *part, const char *where) {
     }
     if (!type) return api_error_set(r->e, 400, NULL, where, "%s must be an object with a type", where);
     if (is_one_of(type, images)) {
-        conversation_image(r->c, where);
+        conversation_omit(r->c, "image", where);
         return true;
     }
     const bool refusal = !strcmp(type, "refusal");
-    if (!refusal && !is_one_of(type, texts))
-        return api_error_set(r->e, 400, "unsupported_content", where, "%s is of type %.40s, but this server takes text only", where, type);
+    if (!refusal && !is_one_of(type, texts)) {
+        conversation_omit(r->c, type, where); /* a file, a sound, and what other servers may have written */
+        return true;
+    }
     json_object *text = params_member(part, refusal ? "refusal" : "text");
     if (!json_object_is_type(text, json_type_string))
         return api_error_set(r->e, 400, NULL, where, "%s must have a text, and it must be a string", where);

@@ -12,7 +12,6 @@
 
 enum { MAX_WARNING_BYTES = 768 };
 
-static const char image_note[] = "[image omitted: text-only server]";
 static const char *const role_names[] = {"system", "user", "assistant", "tool"};
 
 void conversation_init(conversation *c, const calla_engine_info *info) {
@@ -86,7 +85,7 @@ void conversation_begin(conversation *c, conversation_role role) {
     drop_message(c);
     c->message = json_object_new_object();
     c->role = role;
-    c->has_image = false;
+    *c->omitted = 0;
     buffer_clear(&c->text);
     buffer_clear(&c->reasoning);
     put(c, c->message, "role", json_object_new_string(role_names[role]));
@@ -95,10 +94,10 @@ void conversation_begin(conversation *c, conversation_role role) {
 void conversation_text(conversation *c, const char *text, size_t n) { buffer_append(&c->text, text, n); }
 void conversation_reasoning(conversation *c, const char *text, size_t n) { buffer_append(&c->reasoning, text, n); }
 
-void conversation_image(conversation *c, const char *where) {
-    buffer_append_str(&c->text, image_note);
-    if (!c->has_image) snprintf(c->image, sizeof c->image, "%s", where);
-    c->has_image = true;
+void conversation_omit(conversation *c, const char *kind, const char *where) {
+    buffer_printf(&c->text, "[%s omitted: text-only server]", kind);
+    if (!*c->omitted) snprintf(c->omitted, sizeof c->omitted, "%s is of type %.40s", where, kind);
+    conversation_warn(c, "%.40s omitted: this server takes text only", kind);
 }
 
 /* arguments as an object; the reference goes over.  NULL only when out of memory. */
@@ -139,8 +138,7 @@ void conversation_answers(conversation *c, const char *id) {
 
 void conversation_end(conversation *c) {
     c->failed |= c->text.failed || c->reasoning.failed;
-    if (c->has_image) conversation_warn(c, "images were omitted: this server takes text only");
-    if (c->role == ROLE_USER) snprintf(c->last_user_image, sizeof c->last_user_image, "%s", c->has_image ? c->image : "");
+    if (c->role == ROLE_USER) memcpy(c->last_user_omitted, c->omitted, sizeof c->omitted);
     put(c, c->message, "content", new_string(&c->text));
     if (c->role == ROLE_ASSISTANT && c->reasoning.n) put(c, c->message, "reasoning_content", new_string(&c->reasoning));
     if (c->calls) put(c, c->message, "tool_calls", json_object_get(c->calls));
@@ -270,9 +268,12 @@ static void order_results(conversation *c) {
     json_object_put(numbers);
 }
 
+/* Some clients send a thought within the content, tags and all; the template takes it from there. */
 static bool any_reasoning(const conversation *c) {
     for (size_t i = 0; i < message_count(c); i++)
-        if (string_bytes(message_at(c, i), "reasoning_content")) return true;
+        if (string_bytes(message_at(c, i), "reasoning_content") ||
+            (has_role(c, i, ROLE_ASSISTANT) && strstr(json_object_get_string(params_member(message_at(c, i), "content")), "</think>")))
+            return true;
     return false;
 }
 
@@ -293,8 +294,11 @@ bool conversation_close(conversation *c, const char *messages_name, api_error *e
         return api_error_set(e, 503, "out_of_memory", NULL, "out of memory for the request");
     const size_t n = message_count(c);
     if (!n) return api_error_set(e, 400, NULL, messages_name, "%s must hold at least one message", messages_name);
-    const char *bad = c->last_user_image;
-    if (*bad) return api_error_set(e, 400, "unsupported_content", bad, "%s is an image, but this server takes text only", bad);
+    if (*c->last_user_omitted) {
+        char where[sizeof c->last_user_omitted];
+        snprintf(where, sizeof where, "%.*s", (int)strcspn(c->last_user_omitted, " "), c->last_user_omitted);
+        return api_error_set(e, 400, "unsupported_content", where, "%s, but this server takes text only", c->last_user_omitted);
+    }
     c->continues = has_role(c, n - 1, ROLE_ASSISTANT) && !params_member(message_at(c, n - 1), "tool_calls");
     if (c->said_continue && c->continue_last && !c->continues)
         return api_error_set(e, 400, NULL, "continue_final_message", "continue_final_message: the last of %s is not the assistant's text",

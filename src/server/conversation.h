@@ -6,8 +6,8 @@
  *
  * Messages may come in any order and number.  System messages in front of the first user, assistant or tool message are folded into one
  * head; a later one stays where it stands, as a turn of its own (the model's template refuses it: this is a deviation, made so that
- * appending one leaves all earlier tokens as they were).  A last assistant message is continued by the answer.  A picture in the last
- * user message is refused; elsewhere it becomes a note in the text.  Empty assistant messages at the end are dropped.  Results of tools come
+ * appending one leaves all earlier tokens as they were).  A last assistant message is continued by the answer.  A picture, or what else
+ * is no text, in the last user message is refused; elsewhere it becomes a note.  Empty assistant messages at the end are dropped.  Results of tools come
  * in the order of the calls that they name. */
 #ifndef CALLA_SERVER_CONVERSATION_H
 #define CALLA_SERVER_CONVERSATION_H
@@ -82,10 +82,9 @@ struct conversation {
     json_object *message, *calls;
     conversation_role role;
     buffer text, reasoning;
-    bool has_image;
-    char image[96];           /* where it stands in the body */
-    char last_user_image[96]; /* of the last user message so far; "": none */
-    bool failed;              /* out of memory; sticks */
+    char omitted[160];           /* its first part that is no text, in words; "": none */
+    char last_user_omitted[160]; /* of the last user message so far */
+    bool failed;                 /* out of memory; sticks */
 };
 
 /* Fills in what the engine's and the model's defaults say.  c may be the first member of a dialect's own request. */
@@ -108,8 +107,8 @@ void conversation_begin(conversation *c, conversation_role role);
 /* Appended as it is: parts follow each other without anything between them, as the template prints them. */
 void conversation_text(conversation *c, const char *text, size_t n);
 void conversation_reasoning(conversation *c, const char *text, size_t n); /* of an assistant message */
-/* where: the picture's place in the body, such as messages[2].content[0]. */
-void conversation_image(conversation *c, const char *where);
+/* A part that is no text.  kind: "image", or what the dialect calls it; where: its place in the body, such as messages[2].content[0]. */
+void conversation_omit(conversation *c, const char *kind, const char *where);
 /* A call that the assistant made.  arguments: an object, or a string that holds one; what is neither is kept as the text of a parameter
  * named "arguments".  A reference is taken.  id: what its result will name, or NULL. */
 void conversation_call(conversation *c, const char *id, const char *name, json_object *arguments);
@@ -124,7 +123,7 @@ void conversation_tool(conversation *c, const char *name, const char *descriptio
 __attribute__((format(printf, 2, 3))) void conversation_warn(conversation *c, const char *format, ...);
 
 /* After the last field and message: settles thinking, its history and the sampling defaults of the mode, folds system messages, refuses
- * pictures that cannot be left out.  messages_name names the field for errors. */
+ * what is no text and cannot be left out.  messages_name names the field for errors. */
 bool conversation_close(conversation *c, const char *messages_name, api_error *e);
 
 /* ------------------------------------------------------------ thinking --------------------------------------------------- */

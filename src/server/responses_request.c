@@ -233,7 +233,6 @@ typedef struct reading {
     responses_request *r;
     turn turn;
     char where[64]; /* input[3] */
-    bool newest;    /* the last message of the user */
     api_error *e;
 } reading;
 
@@ -250,24 +249,6 @@ static void enter_turn(reading *in, turn to) {
 
 static void add_string(conversation *c, json_object *string) {
     conversation_text(c, json_object_get_string(string), (size_t)json_object_get_string_len(string));
-}
-
-/* A part that is no text: refused where the user shows it just now, else a note in the text, since history comes back with each request. */
-static bool add_other_part(reading *in, const char *type, const char *where) {
-    conversation *c = &in->r->conversation;
-    if (!strcmp(type, "input_image")) {
-        conversation_image(c, where);
-        return true;
-    }
-    if (in->newest)
-        return api_error_set(in->e, 400, "unsupported_content", where, "%s is of type %.40s, but this server takes text only", where, type);
-    buffer note = {0};
-    buffer_printf(&note, "[%.40s omitted: text-only server]", type);
-    if (note.failed) c->failed = true;
-    conversation_text(c, note.data ? note.data : "", note.n);
-    buffer_free(&note);
-    conversation_warn(c, "parts of type %.40s were omitted: this server takes text only", type);
-    return true;
 }
 
 /* Content of a message or output of a tool: a string or parts. */
@@ -291,8 +272,8 @@ static bool add_content(reading *in, json_object *content, const char *field) {
             add_string(c, text);
         else if (!strcmp(type, "input_text") || !strcmp(type, "output_text") || !strcmp(type, "text"))
             return api_error_set(in->e, 400, NULL, where, "%s must have a text, and it must be a string", where);
-        else if (!add_other_part(in, type, where))
-            return false;
+        else
+            conversation_omit(c, !strcmp(type, "input_image") ? "image" : type, where);
     }
     return true;
 }
@@ -390,19 +371,10 @@ static bool add_item(reading *in, json_object *item) {
     return true;
 }
 
-static bool is_user(json_object *item) {
-    const char *role = params_string(params_member(item, "role"));
-    return role && !strcmp(role, "user");
-}
-
 static bool add_items(reading *in, json_object *items, const char *name) {
     const size_t n = items ? json_object_array_length(items) : 0;
-    size_t last_user = n;
-    for (size_t i = 0; i < n; i++)
-        if (is_user(json_object_array_get_idx(items, i))) last_user = i;
     for (size_t i = 0; i < n; i++) {
         snprintf(in->where, sizeof in->where, "%s[%zu]", name, i);
-        in->newest = i == last_user;
         if (!add_item(in, json_object_array_get_idx(items, i))) return false;
     }
     return true;

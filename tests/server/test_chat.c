@@ -527,38 +527,6 @@ static void test_models(void **state) {
 }
 
 /* Last: the engine does not come back. */
-/* What Open WebUI sends, by its documentation: it is not run here.  An answer that is streamed with its usage, and a title that is not. */
-static void test_shapes_of_open_webui(void **state) {
-    (void)state;
-    reply r;
-    stream_sum s;
-    harness_get(&h, "/v1/models", &r);
-    json_object *models = reply_json_body(&r);
-    char body[1024];
-    snprintf(
-        body, sizeof body,
-        "{\"stream\":true,\"model\":\"%s\",\"messages\":[{\"role\":\"system\",\"content\":\"Be kind.\"},{\"role\":\"user\",\"content\":"
-        "\"Hm.</think>Hi.\"}],\"stream_options\":{\"include_usage\":true},\"metadata\":{\"chat_id\":\"c\"},\"user\":{\"name\":\"n\"}}",
-        json_str(models, "data.0.id"));
-    json_object_put(models);
-    reply_free(&r);
-    harness_post(&h, body, &r);
-    assert_int_equal(r.status, 200);
-    stream_read(&r, 0, &s);
-    assert_string_equal(s.reasoning.data, "Hm.");
-    assert_string_equal(s.content.data, "Hi.");
-    assert_int_equal(s.usages, 1);
-    assert_true(s.done_is_last);
-    stream_free(&s);
-    reply_free(&r);
-    chat("So.</think>{ \"title\": \"Greeting\" }",
-         "\"stream\":false,\"max_completion_tokens\":1000,\"metadata\":{\"task\":\"title_generation\"}", &r);
-    json_object *tree = reply_json_body(&r);
-    assert_string_equal(json_str(tree, "choices.0.message.content"), "{ \"title\": \"Greeting\" }");
-    json_object_put(tree);
-    reply_free(&r);
-}
-
 static void test_broken_engine(void **state) {
     (void)state;
     reply r;
@@ -585,8 +553,7 @@ int main(void) {
         cmocka_unit_test(test_choices),       cmocka_unit_test(test_logprobs),       cmocka_unit_test(test_options),
         cmocka_unit_test(test_harmless),      cmocka_unit_test(test_bad_fields),     cmocka_unit_test(test_bad_bodies),
         cmocka_unit_test(test_messages),      cmocka_unit_test(test_context_length), cmocka_unit_test(test_large_body),
-        cmocka_unit_test(test_engine_errors), cmocka_unit_test(test_models),         cmocka_unit_test(test_shapes_of_open_webui),
-        cmocka_unit_test(test_broken_engine),
+        cmocka_unit_test(test_engine_errors), cmocka_unit_test(test_models),         cmocka_unit_test(test_broken_engine),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

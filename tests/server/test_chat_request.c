@@ -165,13 +165,37 @@ static void test_pictures(void **state) {
                           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"see \"}," IMAGE
                           "]},{\"role\":\"assistant\",\"content\":[" IMAGE "]}," USER("c") ",{\"role\":\"tool\",\"content\":[" IMAGE "]}]}",
                           &e));
-    assert_non_null(strstr(r.conversation.warnings.data, "images were omitted"));
+    assert_non_null(strstr(r.conversation.warnings.data, "image omitted"));
     char *prompt = prompts_render(&r.conversation);
     assert_non_null(strstr(prompt, "<|im_start|>user\nsee [image omitted: text-only server]<|im_end|>"));
     assert_non_null(strstr(prompt, "<|im_start|>assistant\n[image omitted: text-only server]<|im_end|>"));
     assert_non_null(strstr(prompt, "<tool_response>\n[image omitted: text-only server]\n</tool_response>"));
     mem_free(prompt);
     conversation_free(&r.conversation);
+}
+
+/* Files, sounds and what else another server took: as pictures. */
+static void test_other_parts_are_for_history_only(void **state) {
+    (void)state;
+    static const char *const types[] = {"file", "input_audio", "video_url", "thinking"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        chat_request r;
+        api_error e = {0};
+        char body[512], note[96];
+        snprintf(body, sizeof body, "{\"messages\":[" USER("a") ",{\"role\":\"user\",\"content\":[{\"type\":\"%s\"}]}]}", types[i]);
+        assert_false(read_body(&r, body, &e));
+        assert_string_equal(e.param, "messages[1].content[0]");
+        assert_non_null(strstr(e.message, types[i]));
+        conversation_free(&r.conversation);
+        snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"%s\"}]}," ASSISTANT("b") "," USER("c") "]}",
+                 types[i]);
+        assert_true(read_body(&r, body, &e));
+        char *prompt = prompts_render(&r.conversation);
+        snprintf(note, sizeof note, "<|im_start|>user\n[%s omitted: text-only server]<|im_end|>", types[i]);
+        assert_non_null(strstr(prompt, note));
+        mem_free(prompt);
+        conversation_free(&r.conversation);
+    }
 }
 
 /* ------------------------------------------------------ continued answers ------------------------------------------------ */
@@ -394,6 +418,7 @@ int main(void) {
         cmocka_unit_test(test_calls_of_all_spellings),
         cmocka_unit_test(test_results_come_in_the_order_of_their_calls),
         cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_other_parts_are_for_history_only),
         cmocka_unit_test(test_a_last_answer_is_continued),
         cmocka_unit_test(test_thoughts_that_come_back_are_kept),
         cmocka_unit_test(test_a_chat_without_thoughts_only_grows),
