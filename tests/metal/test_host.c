@@ -13,6 +13,8 @@
 #include "model/model.h"
 #include "model/plan.h"
 #include "support/arrays.h"
+#include "support/shift_checkpoint.h"
+#include "support/temp_dir.h"
 #include "unit.h"
 
 enum { PROMPT = 20, DECODED = 2, VOCABULARY = 512 };
@@ -37,7 +39,7 @@ static calla_status run(float (*out)[VOCABULARY], calla_error *err) {
     sequence *s = NULL;
     memset(out, 0, (DECODED + 1) * sizeof *out);
     for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
-    calla_status status = weights_open(test_data(checkpoint), &w, err);
+    calla_status status = weights_open(checkpoint[0] == '/' ? checkpoint : test_data(checkpoint), &w, err);
     model_options o = small_model(PROMPT);
     o.polite = true;
     if (!status) status = model_open(w, &o, &m, err);
@@ -158,6 +160,66 @@ static void test_split_weights(void **state) {
     if (run(logits, &err)) fail_msg("%s", err.message);
     assert_memory_equal(logits, whole, sizeof logits);
     assert_clean();
+}
+
+/* A file whose tensors stand at multiples of 256 is used where it is mapped, and only the matrices that are joined are copied; unless it
+ * is larger than a buffer may be. */
+static void test_files_in_place(void **state) {
+    (void)state;
+    char *dir = temp_dir_new();
+    weights *w;
+    backend *b;
+    model_plan plan;
+    calla_error err = {0};
+    const model_options o = small_model(1);
+    uint64_t copied[2];
+    align_checkpoint(test_data("checkpoints/tiny-a"), dir);
+    for (int in_place = 0; in_place < 2; in_place++) {
+        if (weights_open(in_place ? dir : test_data("checkpoints/tiny-a"), &w, &err)) fail_msg("%s", err.message);
+        model_plan_compute(&w->shape, &o, &plan);
+        if (metal_vtable.open(w, &plan.limits, &b, &err)) fail_msg("%s", err.message);
+        copied[in_place] = b->weights.bytes - metal_bytes_in_place(&b->weights);
+        assert_int_equal(b->weights.files, 1);
+        assert_int_equal(b->weights.file[0].in_place, in_place);
+        metal_vtable.close(b);
+        if (in_place) {
+            fake_metal_is.largest_buffer_bytes = 900000;
+            if (metal_vtable.open(w, &plan.limits, &b, &err)) fail_msg("%s", err.message);
+            assert_false(b->weights.file[0].in_place);
+            metal_vtable.close(b);
+            fake_metal_is.largest_buffer_bytes = 0;
+        }
+        weights_close(w);
+    }
+    print_message("%llu bytes copied, of %llu\n", (unsigned long long)copied[1], (unsigned long long)copied[0]);
+    assert_true(copied[1] * 2 < copied[0]);
+    checkpoint = dir;
+    assert_same_answers();
+    temp_dir_remove(dir);
+}
+
+/* The library that was compiled with calla is taken; where the system refuses it the source is compiled. */
+static void test_library(void **state) {
+    (void)state;
+    fake_metal_counts before = fake_metal_count;
+    assert_same_answers();
+    assert_int_equal(fake_metal_count.libraries_taken - before.libraries_taken, 1);
+    assert_int_equal(fake_metal_count.libraries_compiled, before.libraries_compiled);
+    fake_metal_is.refuses_libraries = true;
+    assert_same_answers();
+    assert_int_equal(fake_metal_count.libraries_compiled - before.libraries_compiled, 1);
+}
+
+/* Where there are no residency sets (before macOS 15) every encoder declares what is used; where there are, none does. */
+static void test_residency(void **state) {
+    (void)state;
+    fake_metal_counts before = fake_metal_count;
+    assert_same_answers();
+    assert_int_equal(fake_metal_count.declared, before.declared);
+    fake_metal_is.no_residency_sets = true;
+    before = fake_metal_count;
+    assert_same_answers();
+    assert_true(fake_metal_count.declared >= 10 * (fake_metal_count.encoders - before.encoders));
 }
 
 /* What the host overwrites before the device has read it shows when commands run only once they are waited for. */
@@ -312,6 +374,7 @@ static void test_each_failure(void **state) {
     (void)state;
     calla_error err = {0};
     uint32_t tried = 0, seen = 0, lost = 0;
+    fake_metal_is.refuses_libraries = true;
     fake_metal_fail(0);
     assert_int_equal(run(logits, &err), CALLA_OK);
     const uint64_t calls = fake_metal_fail(0);
@@ -425,8 +488,9 @@ static void test_counts_are_true(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_absent),    TEST(test_refused),           TEST(test_small),          TEST(test_many_memories), TEST(test_split_weights),
-        TEST(test_late),      TEST(test_two_steps),         TEST(test_snapshot),       TEST(test_rollback),      TEST(test_each_failure),
-        TEST(test_read_rate), TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
+        TEST(test_absent),         TEST(test_refused),  TEST(test_small),        TEST(test_many_memories), TEST(test_split_weights),
+        TEST(test_files_in_place), TEST(test_library),  TEST(test_residency),    TEST(test_late),          TEST(test_two_steps),
+        TEST(test_snapshot),       TEST(test_rollback), TEST(test_each_failure), TEST(test_read_rate),     TEST(test_counts_of_a_token),
+        TEST(test_counts_are_true)};
     return cmocka_run_group_tests(tests, first_run, NULL);
 }

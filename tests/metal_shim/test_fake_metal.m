@@ -203,9 +203,13 @@ static void test_overwritten_too_early(void **state) {
 }
 
 /* A pointer in a structure: the encoder has to declare where it leads. */
+enum { NOWHERE, BY_ENCODER, ADDED_TO_SET, BY_SET, WAYS };
+
+/* What no encoder has declared, and no residency set with its addition committed, is out of reach. */
 static void test_undeclared_memory(void **state) {
     (void)state;
     host h;
+    NSError *e = nil;
     @autoreleasepool {
         assert_true(open_host(&h));
         struct {
@@ -213,10 +217,18 @@ static void test_undeclared_memory(void **state) {
             uint32_t n;
         } place = {[h.y gpuAddress], N};
         memcpy([h.x contents], &place, sizeof place);
-        for (int declared = 0; declared < 2; declared++) {
+        MTLResidencySetDescriptor *d = [[MTLResidencySetDescriptor alloc] init];
+        id<MTLResidencySet> set = [h.device newResidencySetWithDescriptor:d error:&e];
+        [d release];
+        [h.queue addResidencySet:set];
+        for (int way = NOWHERE; way < WAYS; way++) {
+            const bool declared = way == BY_ENCODER || way == BY_SET;
+            if (way == ADDED_TO_SET) [set addAllocation:h.y];
+            if (way == BY_SET) [set commit];
+            memset([h.y contents], 0, N * sizeof(float));
             id<MTLCommandBuffer> buffer = [h.queue commandBufferWithUnretainedReferences];
             id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoderWithDispatchType:MTLDispatchTypeSerial];
-            if (declared) [encoder useResources:(const id<MTLResource>[]){h.y} count:1 usage:MTLResourceUsageWrite];
+            if (way == BY_ENCODER) [encoder useResources:(const id<MTLResource>[]){h.y} count:1 usage:MTLResourceUsageWrite];
             [encoder setComputePipelineState:h.number];
             [encoder setBuffer:h.x offset:0 atIndex:0];
             [encoder dispatchThreadgroups:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(N, 1, 1)];
@@ -232,6 +244,9 @@ static void test_undeclared_memory(void **state) {
                 expect_broken("kernel number: writes 4 bytes outside all buffers at faults.metal:");
             }
         }
+        [set removeAllocation:h.y];
+        [set commit];
+        [set release];
         close_host(&h);
     }
     assert_null(fake_metal_broken());

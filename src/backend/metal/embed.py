@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""embed.py: the Metal kernels as one source text in a C array, since Metal compiles them on the user's machine.
+"""embed.py: the Metal kernels as C arrays: as one source text, which Metal compiles on the user's machine, or as a compiled library.
 
-    embed.py SOURCE_ROOT OUT.c KERNEL.metal...
+    embed.py source SOURCE_ROOT OUT.c KERNEL.metal...
+    embed.py library OUT.c [FILE.metallib]
 
-#include "..." lines are replaced by the file (from SOURCE_ROOT), once each; <...> stay.
+#include "..." lines are replaced by the file (from SOURCE_ROOT), once each; <...> stay.  Without a file the library has no bytes.
 """
 import re
 import sys
@@ -23,16 +24,24 @@ def expand(path, root, seen):
     return lines
 
 
-def main():
-    root, out, *kernels = sys.argv[1:]
+def array_of(data):
+    return '{\n    ' + ',\n    '.join(', '.join(map(str, data[i:i + 24])) for i in range(0, len(data), 24)) + '};\n'
+
+
+def write_source(root, out, *kernels):
     root, seen, lines = Path(root).resolve(), set(), []
     for kernel in kernels:
         lines += expand(Path(kernel).resolve(), root, seen)
-    data = '\n'.join(lines).encode() + b'\n\0'
-    rows = [', '.join(str(b if b < 128 else b - 256) for b in data[i:i + 24]) for i in range(0, len(data), 24)]
-    Path(out).write_text('#include "backend/metal/source.h"\n\nconst char metal_source[] = {\n    ' + ',\n    '.join(rows) + '};\n')
+    data = [b if b < 128 else b - 256 for b in '\n'.join(lines).encode() + b'\n\0']
+    Path(out).write_text('#include "backend/metal/source.h"\n\nconst char metal_source[] = ' + array_of(data))
     depfile = Path(out + '.d')
     depfile.write_text(f'{out}: ' + ' '.join(str(p) for p in sorted(seen)) + '\n')
 
 
-main()
+def write_library(out, *library):
+    data = Path(library[0]).read_bytes() if library else b''
+    Path(out).write_text(f'#include "backend/metal/source.h"\n\nconst uint64_t metal_library_bytes = {len(data)};\n'
+                         'const uint8_t metal_library[] = ' + array_of(data or b'\0'))
+
+
+{'source': write_source, 'library': write_library}[sys.argv[1]](*sys.argv[2:])

@@ -32,9 +32,12 @@ void gpu_close(metal_gpu *g); /* waits; memory must have been released */
 /* At most GPU_MAX_MEMORIES live at a time; all of them are at hand for every command.  Zero bytes are taken for one page. */
 enum { GPU_MAX_MEMORIES = 1024 };
 calla_status gpu_allocate(metal_gpu *g, uint64_t bytes, const char *what, metal_memory *out, calla_error *err);
+/* Memory that is there already, from a page's start on, and outlives it: a mapped file, which the device may read. */
+calla_status gpu_adopt(metal_gpu *g, const uint8_t *host, uint64_t bytes, const char *what, metal_memory *out, calla_error *err);
 void gpu_release(metal_gpu *g, metal_memory *m);
 
-/* Compiles the embedded source, or takes what an earlier run has left in the user's cache folder. */
+/* Takes the library that is embedded, or compiles the embedded source; compiled pipelines that an earlier run has left in the user's cache
+ * folder serve either. */
 calla_status gpu_compile(metal_gpu *g, calla_error *err);
 /* Index of the kernel of that name for gpu_dispatch; asked for before the first step, never within one.  The same name gives the same. */
 enum { GPU_MAX_KERNELS = 128 };

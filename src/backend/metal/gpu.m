@@ -7,11 +7,13 @@
 #import <Foundation/Foundation.h>
 #import <Metal/Metal.h>
 
+#include <dispatch/dispatch.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "backend/metal/gpu.h"
 #include "backend/metal/source.h"
@@ -139,20 +141,39 @@ void gpu_close(metal_gpu *g) {
 
 /* ---- memory ---- */
 
-calla_status gpu_allocate(metal_gpu *g, uint64_t bytes, const char *what, metal_memory *out, calla_error *err) {
-    const uint64_t whole = (bytes ? bytes + PAGE - 1 : PAGE) / PAGE * PAGE;
-    id<MTLBuffer> buffer = nil;
+enum { OPTIONS = MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked };
+
+/* In the list of memories from here on. */
+static calla_status add_memory(metal_gpu *g, id<MTLBuffer> buffer, uint64_t bytes, const char *what, metal_memory *out, calla_error *err) {
     *out = (metal_memory){.bytes = bytes};
-    @autoreleasepool {
-        if (g->n_memories < GPU_MAX_MEMORIES)
-            buffer = [g->device newBufferWithLength:whole options:MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked];
-        [buffer setLabel:[NSString stringWithUTF8String:what]];
-        if (buffer) *out = (metal_memory){.object = buffer, .host = [buffer contents], .address = [buffer gpuAddress], .bytes = bytes};
-        if (buffer && g->residency) change_residency(g, buffer, true);
-    }
-    if (!buffer) return error_set(err, CALLA_E_NOMEM, "Metal gave no memory for %s, %.2f GB", what, (double)whole / 1e9);
+    if (!buffer) return error_set(err, CALLA_E_NOMEM, "Metal gave no memory for %s, %.2f GB", what, (double)bytes / 1e9);
+    [buffer setLabel:[NSString stringWithUTF8String:what]];
+    *out = (metal_memory){.object = buffer, .host = [buffer contents], .address = [buffer gpuAddress], .bytes = bytes};
+    if (g->residency) change_residency(g, buffer, true);
     g->memories[g->n_memories++] = buffer;
     return CALLA_OK;
+}
+
+calla_status gpu_allocate(metal_gpu *g, uint64_t bytes, const char *what, metal_memory *out, calla_error *err) {
+    const uint64_t whole = (bytes ? bytes + PAGE - 1 : PAGE) / PAGE * PAGE;
+    calla_status status;
+    @autoreleasepool {
+        id<MTLBuffer> buffer = g->n_memories < GPU_MAX_MEMORIES ? [g->device newBufferWithLength:whole options:OPTIONS] : nil;
+        status = add_memory(g, buffer, bytes, what, out, err);
+    }
+    return status;
+}
+
+calla_status gpu_adopt(metal_gpu *g, const uint8_t *host, uint64_t bytes, const char *what, metal_memory *out, calla_error *err) {
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page; /* a map ends with its page */
+    calla_status status;
+    @autoreleasepool {
+        id<MTLBuffer> buffer = nil;
+        if (g->n_memories < GPU_MAX_MEMORIES)
+            buffer = [g->device newBufferWithBytesNoCopy:(void *)(uintptr_t)host length:whole options:OPTIONS deallocator:nil];
+        status = add_memory(g, buffer, bytes, what, out, err);
+    }
+    return status;
 }
 
 void gpu_release(metal_gpu *g, metal_memory *m) {
@@ -225,11 +246,22 @@ static calla_status compile_source(metal_gpu *g, calla_error *err) {
     return error_set(err, CALLA_E_UNSUPPORTED, "the Metal kernels do not compile here (macOS 14 or later is needed): %.300s", text_of(e));
 }
 
+/* What was compiled with calla; one that this system does not take is no reason not to start. */
+static bool take_library(metal_gpu *g) {
+    NSError *e = nil;
+    if (!metal_library_bytes) return false;
+    dispatch_data_t data = dispatch_data_create(metal_library, metal_library_bytes, NULL, DISPATCH_DATA_DESTRUCTOR_DEFAULT);
+    g->library = [g->device newLibraryWithData:data error:&e];
+    dispatch_release(data);
+    if (!g->library) log_info("the kernels that were compiled with calla are of no use here (%s): compiling their source", text_of(e));
+    return g->library != nil;
+}
+
 calla_status gpu_compile(metal_gpu *g, calla_error *err) {
     calla_status status;
     @autoreleasepool {
         open_archive(g);
-        status = compile_source(g, err);
+        status = take_library(g) ? CALLA_OK : compile_source(g, err);
     }
     return status;
 }

@@ -54,6 +54,11 @@ static void add_mat(loader *l, const weight_mat *m, const metal_mat *to, uint32_
     add_bytes(l, m->biases, metal_weight_host(l->b, to->biases + row * groups), rows * groups);
 }
 
+/* A matrix that is joined with no other. */
+static void add_alone(loader *l, const weight_mat *m, const metal_mat *to) {
+    if (!metal_file_of(l->b, m)) add_mat(l, m, to, 0);
+}
+
 static void add_parts(loader *l, const metal_parts *parts, const weight_mat *const *m, uint32_t n) {
     uint32_t part = 0, row = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -67,22 +72,22 @@ static void add_all(loader *l) {
     const backend *b = l->b;
     l->n = 0;
     l->total_bytes = 0;
-    add_mat(l, &b->w->embed, &b->weights.embed, 0);
-    add_mat(l, &b->w->lm_head, &b->weights.head, 0);
+    add_alone(l, &b->w->embed, &b->weights.embed);
+    add_alone(l, &b->w->lm_head, &b->weights.head);
     for (uint32_t i = 0; i < b->s->layers; i++) {
         const layer_weights *w = &b->w->layer[i];
         const metal_layer *to = &b->weights.layer[i];
         const weight_mat *const attention[] = {&w->q, &w->k, &w->v}, *const gdn[] = {&w->in_qkv, &w->in_z, &w->in_a, &w->in_b};
         const weight_mat *const routers[] = {&w->router, &w->shared_router};
         add_parts(l, &to->mixer_in, b->s->is_attention[i] ? attention : gdn, b->s->is_attention[i] ? 3 : 4);
-        add_mat(l, b->s->is_attention[i] ? &w->attn_out : &w->gdn_out, &to->mixer_out, 0);
+        add_alone(l, b->s->is_attention[i] ? &w->attn_out : &w->gdn_out, &to->mixer_out);
         add_parts(l, &to->router, routers, 2);
-        add_mat(l, &w->shared_gate, &to->shared_gate, 0);
-        add_mat(l, &w->shared_up, &to->shared_up, 0);
-        add_mat(l, &w->shared_down, &to->shared_down, 0);
-        add_mat(l, &w->expert_gate, &to->gate, 0);
-        add_mat(l, &w->expert_up, &to->up, 0);
-        add_mat(l, &w->expert_down, &to->down, 0);
+        add_alone(l, &w->shared_gate, &to->shared_gate);
+        add_alone(l, &w->shared_up, &to->shared_up);
+        add_alone(l, &w->shared_down, &to->shared_down);
+        add_alone(l, &w->expert_gate, &to->gate);
+        add_alone(l, &w->expert_up, &to->up);
+        add_alone(l, &w->expert_down, &to->down);
     }
 }
 

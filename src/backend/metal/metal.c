@@ -51,6 +51,7 @@ static void metal_close(backend *b) {
         metal_prepared_free(b);
         for (int i = 0; i < BUF_COUNT; i++) gpu_release(b->gpu, &b->buf[i]);
         for (uint32_t i = 0; i < b->weights.memories; i++) gpu_release(b->gpu, &b->weights.memory[i]);
+        for (uint32_t i = 0; i < b->weights.files; i++) gpu_release(b->gpu, &b->weights.file[i].memory);
         gpu_release(b->gpu, &b->ring.memory);
         gpu_close(b->gpu);
     }
@@ -71,8 +72,9 @@ static calla_status open_parts(backend *b, calla_error *err) {
     if (!b->noted || !b->results || !b->best_of || !b->sample_scratch) return error_nomem(err, "the Metal backend");
     calla_status status = check_shape(b, err);
     if (!status) status = gpu_open(&b->gpu, &b->facts, err);
-    if (!status) status = metal_place_weights(b, err);
-    return status;
+    if (status) return status;
+    metal_find_files(b);
+    return metal_place_weights(b, err);
 }
 
 static calla_status metal_open(const weights *w, const backend_limits *limits, backend **out, calla_error *err) {
@@ -130,6 +132,7 @@ static calla_status metal_allocate(backend *b, const uint64_t *bytes, calla_erro
     calla_status status = check_room(b, bytes, err);
     for (uint32_t i = 0; i < b->weights.memories && !status; i++)
         status = gpu_allocate(b->gpu, b->weights.memory[i].bytes, "weights", &b->weights.memory[i], err);
+    if (!status) status = metal_adopt_files(b, err);
     for (int i = 0; i < BUF_COUNT && !status; i++) status = gpu_allocate(b->gpu, bytes[i], what[i] ? what[i] : "batches", &b->buf[i], err);
     b->ring.slot_bytes = metal_ring_slot_bytes(b->s, &b->limits);
     if (!status) status = gpu_allocate(b->gpu, METAL_RING * b->ring.slot_bytes, "descriptors of batches", &b->ring.memory, err);

@@ -12,7 +12,7 @@
 
 /* ---- weights ---- */
 
-enum { METAL_MOST_PARTS = 4, METAL_MOST_WEIGHT_MEMORIES = 256 };
+enum { METAL_MOST_PARTS = 4, METAL_MOST_WEIGHT_MEMORIES = 256, METAL_MOST_FILES = 64 };
 
 typedef struct metal_parts { /* matrices side by side in the output; neighbours of one format are one matrix */
     metal_mat mat[METAL_MOST_PARTS];
@@ -30,10 +30,18 @@ typedef struct metal_layer {
     uint64_t q_norm, k_norm;                 /* attention */
 } metal_layer;
 
+typedef struct metal_file { /* of the checkpoint */
+    const uint8_t *data;
+    uint64_t bytes, alone; /* of it, matrices that are joined with no other */
+    bool in_place;         /* these are computed with where they lie */
+    metal_memory memory;
+} metal_file;
+
 typedef struct metal_weights {
     metal_memory memory[METAL_MOST_WEIGHT_MEMORIES];
-    uint32_t memories;
-    uint64_t bytes;
+    metal_file file[METAL_MOST_FILES];
+    uint32_t memories, files;
+    uint64_t bytes;     /* with the files in place */
     metal_layer *layer; /* [layers] */
     metal_mat embed, head;
     uint64_t final_norm;
@@ -198,12 +206,20 @@ enum { WITHOUT_FUSED_EMBEDDING };
 static inline bool metal_turned_off(const backend *b, uint32_t bit) { return b->limits.without >> bit & 1; }
 
 /* ---- place.c ---- */
-/* Lays out the weights: first only sizes, then, once memory[] is there, addresses. */
+/* Lays out the weights: first only sizes, then, once memory[] and those of the files are there, addresses. */
 calla_status metal_place_weights(backend *b, calla_error *err);
 /* `base`: address of BUF_SCRATCH, or 0 to measure. */
 void metal_place_scratch(const model_shape *s, const backend_limits *n, uint64_t base, metal_scratch *out);
-/* The host's pointer to a weight. */
+/* The host's pointer to a weight that was copied. */
 uint8_t *metal_weight_host(backend *b, uint64_t address);
+
+/* ---- files.c ---- */
+/* Lists the files of the checkpoint and which of them are used in place: before anything is laid out. */
+void metal_find_files(backend *b);
+calla_status metal_adopt_files(backend *b, calla_error *err);
+/* The file in which a matrix that is joined with no other is computed with; NULL: it is copied. */
+const metal_file *metal_file_of(const backend *b, const weight_mat *m);
+uint64_t metal_bytes_in_place(const metal_weights *w);
 
 /* ---- load.c ---- */
 calla_status metal_load(backend *b, void (*progress)(void *user, uint64_t done, uint64_t total), void *user, calla_error *err);

@@ -1,7 +1,10 @@
 /* place.c: where each weight and each scratch buffer lies.  Pure arithmetic: allocates nothing but the table of layers.
  *
  * Weights keep the file's order of bits.  They are spread over several memories, since one may not be larger than the device says; a
- * matrix's codes, scales and biases lie in one each. */
+ * matrix's codes, scales and biases lie in one each.
+ *
+ * A file whose matrices all stand at multiples of 256 already is used where it is mapped, but for those that are joined with their
+ * neighbours.  The published ones are not: their data begin at odd addresses. */
 #include "backend/metal/metal.h"
 #include "base/memory.h"
 
@@ -11,6 +14,7 @@ static const uint64_t MOST_MEMORY_BYTES = UINT64_C(4) << 30; /* smaller ones are
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
 typedef struct placer {
+    const backend *b;
     metal_weights *w;
     uint64_t limit, at, total;
     uint32_t memory;
@@ -38,15 +42,19 @@ static uint64_t take(placer *p, uint64_t bytes) {
 
 static uint64_t take_vec(placer *p, uint32_t n) { return take(p, (uint64_t)n * sizeof(float)); }
 
-/* A matrix of `rows` outputs in the format of m. */
-static metal_mat take_rows(placer *p, const weight_mat *m, uint32_t rows) {
-    metal_mat out = {
-        .count = m->count, .rows = rows, .cols = m->cols, .bits = m->bits, .group = m->group, .groups = (uint32_t)weight_row_groups(m)};
-    const uint64_t all = (uint64_t)m->count * rows;
+/* Of `rows` outputs in the format of m; it lies nowhere yet. */
+static metal_mat shaped(placer *p, const weight_mat *m, uint32_t rows) {
     if ((m->cols > METAL_MAX_COLS || m->cols % 32) && !p->status)
         p->status =
             error_set(p->err, CALLA_E_UNSUPPORTED,
                       "a matrix of %u inputs; the metal backend takes multiples of 32 up to %d: use --device cpu", m->cols, METAL_MAX_COLS);
+    return (metal_mat){
+        .count = m->count, .rows = rows, .cols = m->cols, .bits = m->bits, .group = m->group, .groups = (uint32_t)weight_row_groups(m)};
+}
+
+static metal_mat take_rows(placer *p, const weight_mat *m, uint32_t rows) {
+    metal_mat out = shaped(p, m, rows);
+    const uint64_t all = (uint64_t)m->count * rows;
     out.codes = take(p, all * weight_row_bytes(m));
     if (m->bits == 16) return out;
     out.scales = take(p, all * out.groups * 2);
@@ -54,7 +62,17 @@ static metal_mat take_rows(placer *p, const weight_mat *m, uint32_t rows) {
     return out;
 }
 
-static metal_mat take_mat(placer *p, const weight_mat *m) { return take_rows(p, m, m->rows); }
+static metal_mat take_mat(placer *p, const weight_mat *m) {
+    const metal_file *f = metal_file_of(p->b, m);
+    if (!f) return take_rows(p, m, m->rows);
+    const uint64_t base = f->memory.address;
+    metal_mat out = shaped(p, m, m->rows);
+    out.codes = base + (uint64_t)(m->codes - f->data);
+    if (m->bits == 16) return out;
+    out.scales = base + (uint64_t)(m->scales - f->data);
+    out.biases = base + (uint64_t)(m->biases - f->data);
+    return out;
+}
 
 static bool same_format(const weight_mat *a, const weight_mat *b) { return a->bits == b->bits && a->group == b->group; }
 
@@ -112,7 +130,7 @@ static void place_mixer(placer *p, const model_shape *s, const layer_weights *l,
 calla_status metal_place_weights(backend *b, calla_error *err) {
     const model_shape *s = b->s;
     metal_weights *w = &b->weights;
-    placer p = {.w = w, .err = err, .limit = b->facts.largest_buffer_bytes / ALIGN * ALIGN};
+    placer p = {.b = b, .w = w, .err = err, .limit = b->facts.largest_buffer_bytes / ALIGN * ALIGN};
     if (p.limit > MOST_MEMORY_BYTES) p.limit = MOST_MEMORY_BYTES;
     if (!w->layer && !(w->layer = mem_calloc(s->layers, sizeof *w->layer))) return error_nomem(err, "the table of layers");
     w->embed = take_mat(&p, &b->w->embed);
@@ -134,7 +152,7 @@ calla_status metal_place_weights(backend *b, calla_error *err) {
         out->down = take_mat(&p, &l->expert_down);
     }
     w->memories = p.memory + 1;
-    w->bytes = p.total;
+    w->bytes = p.total + metal_bytes_in_place(w);
     return p.status;
 }
 

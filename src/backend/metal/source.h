@@ -1,7 +1,13 @@
-/* source.h: the text of all kernels, made into an array by embed.py when calla is built. */
+/* source.h: the kernels, made into arrays by embed.py when calla is built. */
 #ifndef CALLA_BACKEND_METAL_SOURCE_H
 #define CALLA_BACKEND_METAL_SOURCE_H
 
-extern const char metal_source[]; /* NUL-terminated */
+#include <stdint.h>
+
+extern const char metal_source[]; /* the text of them all, NUL-terminated */
+
+/* The same compiled, where Apple's compiler was there; bytes 0: it was not. */
+extern const uint8_t metal_library[];
+extern const uint64_t metal_library_bytes;
 
 #endif

@@ -9,6 +9,8 @@
 /* The device that MTLCreateSystemDefaultDevice finds. */
 typedef struct fake_metal_device {
     bool absent, other_family;
+    bool no_residency_sets; /* as on macOS 14 */
+    bool refuses_libraries; /* that were compiled elsewhere */
     uint64_t working_set_bytes, largest_buffer_bytes; /* 0: 96 GB, 64 GB */
     /* Commands run when somebody waits for them, not when they are committed: what the host overwrites too early then shows.  At first: whether
      * FAKE_METAL_LATE is in the environment. */
@@ -23,8 +25,10 @@ extern fake_metal_device fake_metal_is;
 uint64_t fake_metal_fail(uint64_t at);
 const char *fake_metal_failed(void); /* the call that failed, or NULL */
 
-typedef struct fake_metal_counts { /* of commands that have run */
+typedef struct fake_metal_counts { /* of commands that have run, and of libraries */
     uint64_t command_buffers, encoders, dispatches, barriers, fences;
+    uint64_t libraries_taken, libraries_compiled;
+    uint64_t declared; /* resources that encoders declared, where no residency set has them */
 } fake_metal_counts;
 extern fake_metal_counts fake_metal_count;
 

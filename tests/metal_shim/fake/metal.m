@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "../simt/simt.h"
 #include "fake_metal.h"
@@ -71,11 +72,14 @@ static void *grow(void *p, size_t n, size_t element) { /* to hold one more than 
 
 enum { GUARD = 16384 };
 
+@class FakeBuffer;
+static bool in_residency_set(const FakeBuffer *b);
+
 @interface FakeBuffer : NSObject <MTLBuffer> {
   @public
     char *memory;
-    size_t bytes, mapped;
-    bool untracked; /* encoders that use it are ordered by fences alone */
+    size_t bytes, mapped; /* mapped: 0: somebody else's memory */
+    bool untracked;       /* encoders that use it are ordered by fences alone */
     char label[32];
 }
 @end
@@ -85,6 +89,12 @@ enum { GUARD = 16384 };
     mapped = (n + GUARD - 1) / GUARD * GUARD;
     memory = mmap(NULL, mapped + GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory + mapped, GUARD, PROT_NONE)) abort();
+    snprintf(label, sizeof label, "%zu bytes", n);
+    return self;
+}
+- (id)initAround:(char *)there bytes:(size_t)n {
+    bytes = n;
+    memory = there;
     snprintf(label, sizeof label, "%zu bytes", n);
     return self;
 }
@@ -101,11 +111,69 @@ enum { GUARD = 16384 };
     snprintf(label, sizeof label, "%s", [text UTF8String]);
 }
 - (void)dealloc {
-    munmap(memory, mapped + GUARD);
+    if (in_residency_set(self)) broken("%s is released, and a residency set has it", label);
+    if (mapped) munmap(memory, mapped + GUARD);
     simt_end_stage(); /* its addresses may be another buffer's next */
     [super dealloc];
 }
 @end
+
+/* What is added or removed counts once it is committed. */
+enum { MOST_RESIDENT = 2048 };
+
+@interface FakeResidencySet : NSObject <MTLResidencySet> {
+  @public
+    FakeBuffer *next[MOST_RESIDENT], *now[MOST_RESIDENT];
+    size_t n_next, n_now;
+    bool requested;
+    FakeResidencySet *other; /* of all there are */
+}
+@end
+static FakeResidencySet *residency_sets;
+
+@implementation FakeResidencySet
+- (id)init {
+    other = residency_sets;
+    residency_sets = self;
+    return self;
+}
+- (void)dealloc {
+    FakeResidencySet **at = &residency_sets;
+    while (*at != self) at = &(*at)->other;
+    *at = other;
+    [super dealloc];
+}
+- (void)addAllocation:(id<MTLAllocation>)allocation {
+    if (n_next == MOST_RESIDENT) abort();
+    next[n_next++] = (FakeBuffer *)allocation;
+}
+- (void)removeAllocation:(id<MTLAllocation>)allocation {
+    size_t kept = 0;
+    for (size_t i = 0; i < n_next; i++)
+        if (next[i] != (FakeBuffer *)allocation) next[kept++] = next[i];
+    if (kept == n_next) broken("removeAllocation: of one that was not added");
+    n_next = kept;
+}
+- (void)commit {
+    memcpy(now, next, n_next * sizeof *next);
+    n_now = n_next;
+}
+- (void)requestResidency {
+    requested = true;
+}
+@end
+@implementation MTLResidencySetDescriptor
+@end
+
+static bool in_residency_set(const FakeBuffer *b) {
+    for (const FakeResidencySet *set = residency_sets; set; set = set->other) {
+        for (size_t i = 0; i < set->n_now; i++)
+            if (set->now[i] == b) return true;
+        for (size_t i = 0; i < set->n_next; i++)
+            if (set->next[i] == b) return true;
+    }
+    return false;
+}
 
 @interface FakeFence : NSObject <MTLFence> {
   @public
@@ -326,6 +394,7 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
 }
 - (void)useResources:(const id<MTLResource> *)added count:(NSUInteger)count usage:(MTLResourceUsage)usage {
     (void)usage;
+    fake_metal_count.declared += count;
     for (NSUInteger i = 0; i < count; i++) {
         const FakeBuffer *b = (FakeBuffer *)added[i];
         resources = grow(resources, n_resources, sizeof *resources);
@@ -370,16 +439,28 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
     *[self record] = (command){.kind = END};
     ended = true;
 }
-/* Runs what was recorded.  NULL, or what went wrong. */
-- (const char *)run {
+/* Runs what was recorded, with the queue's residency set.  NULL, or what went wrong. */
+- (const char *)runWith:(const FakeResidencySet *)resident {
     fake_metal_count.encoders++;
+    /* what the queue's set has in front of what the encoder declared */
+    const size_t n_set = resident ? resident->n_now : 0;
+    simt_binding *reachable = malloc((n_set + n_resources + 1) * sizeof *reachable);
+    if (!reachable) abort();
+    for (size_t i = 0; i < n_set; i++)
+        reachable[i] = (simt_binding){resident->now[i]->memory, resident->now[i]->bytes, resident->now[i]->label};
+    if (n_resources) memcpy(reachable + n_set, resources, n_resources * sizeof *resources);
+    const char *wrong = [self runReaching:reachable of:n_set];
+    free(reachable);
+    return wrong;
+}
+- (const char *)runReaching:(simt_binding *)reachable of:(size_t)n_set {
     if (!untracked) simt_end_stage(); /* Metal orders it behind others by what they use */
     for (size_t i = 0; i < n; i++) {
         const command *c = &commands[i];
         switch (c->kind) {
         case DISPATCH:
-            c->dispatch->reachable = resources;
-            c->dispatch->n_reachable = c->reachable;
+            c->dispatch->reachable = reachable;
+            c->dispatch->n_reachable = n_set + c->reachable;
             fake_metal_count.dispatches++;
             if (!simt_run_in_stage(c->dispatch)) return simt_error();
             break;
@@ -422,6 +503,7 @@ static FakeCommandBuffer *first_waiting; /* committed, not yet run; retained */
     MTLCommandBufferStatus status;
     NSError *error;
     FakeCommandBuffer *next;
+    const FakeResidencySet *resident; /* of the queue, which outlives it */
     pthread_t handler_thread;
     bool handler_runs;
 }
@@ -456,7 +538,7 @@ static void *call_handlers(void *buffer) {
     const int planted = fake_metal_is.next_buffer_error;
     const bool fault = fails("a command buffer's run") || planted;
     fake_metal_is.next_buffer_error = 0;
-    for (size_t i = 0; i < n_encoders && !fault && !wrong; i++) wrong = [encoders[i] run];
+    for (size_t i = 0; i < n_encoders && !fault && !wrong; i++) wrong = [encoders[i] runWith:resident];
     fake_metal_count.command_buffers++;
     status = fault || wrong ? MTLCommandBufferStatusError : MTLCommandBufferStatusCompleted;
     if (wrong) broken("%s", wrong);
@@ -519,22 +601,56 @@ static void *call_handlers(void *buffer) {
 }
 @end
 
-@interface FakeQueue : NSObject <MTLCommandQueue>
+@interface FakeQueue : NSObject <MTLCommandQueue> {
+    FakeResidencySet *resident;
+}
 @end
 @implementation FakeQueue
 - (id<MTLCommandBuffer>)commandBuffer {
-    return fails("commandBuffer") ? nil : [[FakeCommandBuffer new] autorelease];
+    if (fails("commandBuffer")) return nil;
+    FakeCommandBuffer *b = [[FakeCommandBuffer new] autorelease];
+    b->resident = resident;
+    return b;
 }
 - (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences {
     return [self commandBuffer];
 }
+- (void)addResidencySet:(id<MTLResidencySet>)set {
+    if (resident) broken("a second residency set of a queue, which the fake does not have");
+    resident = [(FakeResidencySet *)set retain];
+}
 - (void)dealloc {
     while (first_waiting) [first_waiting runNow];
+    [resident release];
     [super dealloc];
 }
 @end
 
 /* ---- the device ---- */
+
+@interface FakeData : NSObject {
+  @public
+    char *copy;
+    size_t n;
+}
+@end
+@implementation FakeData
+- (void)dealloc {
+    free(copy);
+    [super dealloc];
+}
+@end
+
+dispatch_data_t dispatch_data_create(const void *bytes, size_t n, dispatch_queue_t queue, dispatch_block_t destructor) {
+    if (queue || destructor) broken("dispatch_data_create: a queue or destructor, which the fake does not have");
+    FakeData *d = [FakeData new];
+    if (!(d->copy = malloc(n))) abort();
+    memcpy(d->copy, bytes, n);
+    d->n = n;
+    return d;
+}
+
+static const char library_mark[] = "fake Metal library\n";
 
 @interface FakeDevice : NSObject <MTLDevice>
 @end
@@ -568,8 +684,38 @@ static void *call_handlers(void *buffer) {
     b->untracked = options & MTLResourceHazardTrackingModeUntracked;
     return b;
 }
+- (id<MTLBuffer>)newBufferWithBytesNoCopy:(void *)pointer
+                                   length:(NSUInteger)bytes
+                                  options:(MTLResourceOptions)options
+                              deallocator:(void (^)(void *pointer, NSUInteger length))deallocator {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (deallocator) broken("newBufferWithBytesNoCopy: a deallocator, which the fake does not call");
+    if (!pointer || (uintptr_t)pointer % page || bytes == 0 || bytes % page || bytes > [self maxBufferLength])
+        broken("newBufferWithBytesNoCopy: %p length: %lu", pointer, bytes);
+    if (fails("newBufferWithBytesNoCopy")) return nil;
+    FakeBuffer *b = [[FakeBuffer alloc] initAround:pointer bytes:bytes];
+    b->untracked = options & MTLResourceHazardTrackingModeUntracked;
+    return b;
+}
+- (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor *)d error:(NSError **)e {
+    if (!d) broken("a residency set without a descriptor");
+    if (!fake_metal_is.no_residency_sets && !fails("newResidencySetWithDescriptor")) return [FakeResidencySet new];
+    fake_error(e, 1, "no residency sets");
+    return nil;
+}
+- (id<MTLLibrary>)newLibraryWithData:(dispatch_data_t)data error:(NSError **)e {
+    const FakeData *d = (FakeData *)data;
+    if (fails("newLibraryWithData") || fake_metal_is.refuses_libraries || d->n != sizeof library_mark - 1 ||
+        memcmp(d->copy, library_mark, d->n) != 0) {
+        fake_error(e, 1, "Invalid library file");
+        return nil;
+    }
+    fake_metal_count.libraries_taken++;
+    return [FakeLibrary new];
+}
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)e {
     (void)options;
+    fake_metal_count.libraries_compiled++;
     if (!fails("newLibraryWithSource") && [source UTF8String][0]) return [FakeLibrary new];
     fake_error(e, 3, "program_source:1:1: error: no such luck");
     return nil;

@@ -3,6 +3,7 @@
 #define CALLA_FAKE_METAL_METAL_H
 
 #import <Foundation/Foundation.h>
+#include <dispatch/dispatch.h>
 
 typedef struct MTLSize {
     NSUInteger width, height, depth;
@@ -39,7 +40,11 @@ enum {
     MTLCommandBufferErrorOutOfMemory = 8
 };
 
-@protocol MTLResource <NSObject>
+#define __MAC_OS_X_VERSION_MAX_ALLOWED 150000 /* of whose headers this is a part */
+
+@protocol MTLAllocation <NSObject>
+@end
+@protocol MTLResource <MTLAllocation>
 - (void)setLabel:(NSString *)label;
 @end
 @protocol MTLBuffer <MTLResource>
@@ -58,6 +63,15 @@ enum {
 @protocol MTLComputePipelineState <NSObject>
 - (NSUInteger)maxTotalThreadsPerThreadgroup;
 - (NSUInteger)threadExecutionWidth;
+@end
+
+@interface MTLResidencySetDescriptor : NSObject
+@end
+@protocol MTLResidencySet <NSObject>
+- (void)addAllocation:(id<MTLAllocation>)allocation;
+- (void)removeAllocation:(id<MTLAllocation>)allocation;
+- (void)commit;
+- (void)requestResidency;
 @end
 
 @interface MTLCompileOptions : NSObject
@@ -105,6 +119,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 - (NSError *)error;
 @end
 @protocol MTLCommandQueue <NSObject>
+- (void)addResidencySet:(id<MTLResidencySet>)set;
 - (id<MTLCommandBuffer>)commandBuffer;
 - (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences;
 @end
@@ -117,6 +132,12 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 - (id<MTLCommandQueue>)newCommandQueue;
 - (id<MTLFence>)newFence;
 - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)bytes options:(MTLResourceOptions)options;
+- (id<MTLBuffer>)newBufferWithBytesNoCopy:(void *)pointer
+                                   length:(NSUInteger)bytes
+                                  options:(MTLResourceOptions)options
+                              deallocator:(void (^)(void *pointer, NSUInteger length))deallocator;
+- (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor *)d error:(NSError **)e;
+- (id<MTLLibrary>)newLibraryWithData:(dispatch_data_t)data error:(NSError **)e;
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)e;
 - (id<MTLBinaryArchive>)newBinaryArchiveWithDescriptor:(MTLBinaryArchiveDescriptor *)d error:(NSError **)e;
 - (id<MTLComputePipelineState>)newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor *)d
