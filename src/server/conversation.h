@@ -99,6 +99,8 @@ extern const param_table conversation_params; /* goes on with foreign_params */
 extern const param_table foreign_params;
 /* Stop strings, whatever the dialect calls them: a param.read. */
 bool conversation_read_stop(void *request, const char *name, json_object *value, api_error *e);
+/* The limit of an answer's length: at least 1, or -1 (and Ollama's -2) for all that the window has left. */
+bool conversation_read_length(void *request, const char *name, json_object *value, api_error *e);
 
 /* ------------------------------------------------------------ messages --------------------------------------------------- */
 

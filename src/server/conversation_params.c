@@ -215,6 +215,14 @@ bool conversation_read_stop(void *request, const char *name, json_object *value,
     return true;
 }
 
+bool conversation_read_length(void *request, const char *name, json_object *value, api_error *e) {
+    int64_t n = 0;
+    if (!params_integer(value, -2, UINT32_MAX, &n) || !n)
+        return api_error_set(e, 400, NULL, name, "%s must be an integer, 1 or more, or -1 for what the window has left", name);
+    ((conversation *)request)->max_tokens = n < 0 ? 0 : (uint32_t)n;
+    return true;
+}
+
 static bool read_logit_bias(void *request, const char *name, json_object *value, api_error *e) {
     conversation *c = request;
     if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);

@@ -36,15 +36,6 @@ static bool is_apart(json_object *value) {
 
 /* -------------------------------------------------------- readers ------------------------------------------------------- */
 
-/* As max_tokens, but that there is a number for all that the window has left: -1, and Ollama's -2. */
-static bool read_length(void *request, const char *name, json_object *value, api_error *e) {
-    int64_t n = 0;
-    if (!params_integer(value, -2, UINT32_MAX, &n) || !n)
-        return api_error_set(e, 400, NULL, name, "%s must be an integer, 1 or more, or -1 for what the window has left", name);
-    ((conversation *)request)->max_tokens = n < 0 ? 0 : (uint32_t)n;
-    return true;
-}
-
 static bool read_stop_ids(void *request, const char *name, json_object *value, api_error *e) {
     conversation *c = request;
     const size_t n = json_object_is_type(value, json_type_array) ? json_object_array_length(value) : SIZE_MAX;
@@ -65,9 +56,7 @@ static bool read_stop_ids(void *request, const char *name, json_object *value, a
 #define AT(field) .offset = offsetof(conversation, field)
 #define SAID(field) .said_offset = offsetof(conversation, field)
 #define LENGTH(field)                                                                                                                      \
-    {.name = field, .kind = PARAM_CUSTOM, .read = read_length, .type = "integer", .help = "As `max_tokens`; -1: no limit."}
-#define TOKENS(field)                                                                                                                      \
-    {.name = field, .kind = PARAM_UINT, AT(max_tokens), .min = 1, .max = UINT32_MAX, .help = "As the dialect's own limit."}
+    {.name = field, .kind = PARAM_CUSTOM, .read = conversation_read_length, .type = "integer", .help = "The limit of the answer's length."}
 #define STOP(field)                                                                                                                        \
     {.name = field,                                                                                                                        \
      .kind = PARAM_CUSTOM,                                                                                                                 \
@@ -84,9 +73,9 @@ static bool read_stop_ids(void *request, const char *name, json_object *value, a
 #define NO_FLOOR "an answer ends where the model ends it; ignore_eos goes on to max_tokens"
 
 static const param rows[] = {
-    TOKENS("max_tokens"),
-    TOKENS("max_completion_tokens"),
-    TOKENS("max_output_tokens"),
+    LENGTH("max_tokens"),
+    LENGTH("max_completion_tokens"),
+    LENGTH("max_output_tokens"),
     LENGTH("n_predict"),
     LENGTH("num_predict"),
     LENGTH("max_new_tokens"),
@@ -111,6 +100,9 @@ static const param rows[] = {
      SAID(said_continue),
      .help = "`false`: a last message of the assistant is not continued, a new turn begins behind it."},
 
+    REFUSED("messages", NULL, "send them to /v1/chat/completions"),
+    REFUSED("input", NULL, "send it to /v1/responses"),
+    REFUSED("prompt", NULL, "send it to /v1/completions"),
     REFUSED("system", is_empty, "send a message of the role system"),
     REFUSED("instructions", is_empty, "send a message of the role system"),
     REFUSED("n", is_one, "this API gives one answer: send several requests"),

@@ -66,6 +66,26 @@ static const char *meant(const http_request *request) {
     return NULL;
 }
 
+/* What is at a path that other servers have, or that is no request's; or NULL. */
+static const char *advice(const http_request *request) {
+    static const struct {
+        const char *begin, *words;
+    } others[] = {
+        {"/api/", "Ollama's API is not spoken here; as an OpenAI server it is used with the base URL /v1"},
+        {"/completion", "llama.cpp's own API is not spoken here; POST /v1/completions has the same prompts"},
+        {"/infill", "write the model's fill-in-the-middle tokens into a prompt for POST /v1/completions"},
+        {"/v1/embeddings", "this server makes no embeddings"},
+        {"/v1/audio", "this server takes and gives text only"},
+        {"/v1/images", "this server takes and gives text only"},
+    };
+    const char *target = http_request_target(request);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (request->path_n >= strlen(others[i].begin) && !memcmp(target, others[i].begin, strlen(others[i].begin))) return others[i].words;
+    const bool base =
+        request->path_n >= 3 && !memcmp(target, "/v1", 3) && (request->path_n == 3 || (request->path_n == 4 && target[3] == '/'));
+    return base ? "this is the base URL for clients, which ask for /v1/models, /v1/chat/completions and the like" : NULL;
+}
+
 /* Whether the method is one of the list "GET, HEAD". */
 static bool allows(const char *list, const char *method) {
     const size_t n = strlen(method);
@@ -80,9 +100,13 @@ static bool allows(const char *list, const char *method) {
 bool routes_check(const http_request *request, api_error *e, const char **allow) {
     const route *r = find(request);
     if (!r) {
-        const char *path = meant(request);
-        return api_error_set(e, 404, "not_found", NULL, "there is nothing at %s %.200s%s%s", request->method, http_request_target(request),
-                             path ? "; did you mean " : "", path ? path : "");
+        const char *path = meant(request), *words = path ? path : advice(request);
+        return api_error_set(e, 404, "not_found", NULL, "there is nothing at %s %.200s%s%s%s", request->method,
+                             http_request_target(request),
+                             path    ? "; did you mean "
+                             : words ? ": "
+                                     : "",
+                             words ? words : "", path ? "?" : "");
     }
     if (!allows(r->allow, request->method)) {
         *allow = r->allow;

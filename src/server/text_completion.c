@@ -33,6 +33,12 @@ static bool read_logprobs(void *request, const char *name, json_object *value, a
     return true;
 }
 
+static bool read_max_tokens(void *request, const char *name, json_object *value, api_error *e) {
+    int64_t n;
+    ((text_request *)request)->nothing = params_integer(value, 0, 0, &n);
+    return ((text_request *)request)->nothing || conversation_read_length(request, name, value, e);
+}
+
 static bool read_stream_options(void *request, const char *name, json_object *value, api_error *e) {
     json_object *usage = params_member(value, "include_usage");
     if (!json_object_is_type(value, json_type_object) || (usage && !json_object_is_type(usage, json_type_boolean)))
@@ -58,12 +64,10 @@ static const param rows[] = {
      .type = "string or array",
      .help = "A text or an array of token ids; or an array of several of these, each of which is answered."},
     {.name = "max_tokens",
-     .kind = PARAM_UINT,
-     AT(conversation.max_tokens),
-     .min = 0,
-     .max = UINT32_MAX,
-     .said_offset = offsetof(text_request, said_max_tokens),
-     .help = "Default: what is left of the window (not 16); more is clamped to it. 0: the prompt alone, of use with `echo`."},
+     .kind = PARAM_CUSTOM,
+     .read = read_max_tokens,
+     .type = "integer from 0",
+     .help = "Default, and -1: what is left of the window (not 16); more is clamped to it. 0: the prompt alone, of use with `echo`."},
     {.name = "n", .kind = PARAM_UINT, AT(conversation.n), .min = 1, .max = 8, .help = "Answers to each prompt."},
     {.name = "echo", .kind = PARAM_BOOL, AT(echo), .help = "Begin with the prompt, and with its log-probabilities if there are any."},
     {.name = "logprobs",
@@ -85,7 +89,6 @@ static const param rows[] = {
     {.name = "suffix", .kind = PARAM_REFUSED, .harmless = is_empty, .help = "write the model's fill-in-the-middle tokens into the prompt"},
     {.name = "best_of", .kind = PARAM_REFUSED, .harmless = is_one, .help = "ask for n answers and choose among them"},
 
-    {.name = "messages", .kind = PARAM_REFUSED, .help = "send them to /v1/chat/completions, or send a prompt"},
     {.name = "tools", .kind = PARAM_REFUSED, .harmless = is_empty_array, .help = "send messages and tools to /v1/chat/completions"},
 
     /* All that the model writes is text here, control tokens too. */
@@ -170,7 +173,7 @@ static bool prepare(completion *c, api_error *e) {
     if (n > COMPLETION_MAX_CHOICES || n_choices > COMPLETION_MAX_CHOICES)
         return api_error_set(e, 400, NULL, "prompt", "%zu prompts with %u answers each are more than %d", n, r->conversation.n,
                              COMPLETION_MAX_CHOICES);
-    c->only_prompt = r->said_max_tokens && !r->conversation.max_tokens; /* before read_one settles max_tokens */
+    c->only_prompt = r->nothing;
     c->prompt_logprobs = r->echo && r->conversation.logprobs;
     r->logprobs = mem_calloc(n_choices, sizeof *r->logprobs);
     if (r->logprobs) r->n_logprobs = n_choices;
@@ -226,6 +229,7 @@ static double json_logprob(float logprob) { return isfinite(logprob) ? (double)l
 static void note_token(const completion_choice *choice, const job_token *token) {
     const completion *c = choice->completion;
     text_logprobs *l = &request_of(c)->logprobs[choice->index];
+    bool listed = false;
     const char *comma = l->tokens.n ? "," : "";
     buffer_append_str(&l->tokens, comma);
     write_token(c, token->id, &l->tokens);
@@ -240,6 +244,12 @@ static void note_token(const completion_choice *choice, const job_token *token) 
             if (i) buffer_append_str(&l->tops, ",");
             write_token(c, token->top[i].id, &l->tops);
             buffer_printf(&l->tops, ":%.7g", json_logprob(token->top[i].logprob));
+            listed |= token->top[i].id == token->id;
+        }
+        if (!listed) { /* as OpenAI has it: the token itself always */
+            if (token->n_top) buffer_append_str(&l->tops, ",");
+            write_token(c, token->id, &l->tops);
+            buffer_printf(&l->tops, ":%.7g", json_logprob(token->logprob));
         }
         buffer_append_str(&l->tops, "}");
     }

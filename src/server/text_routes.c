@@ -60,6 +60,7 @@ static bool read_parse_special(void *request, const char *name, json_object *val
 static const param tokenize_rows[] = {
     {.name = "content", .kind = PARAM_CUSTOM, .read = read_text, .type = "string", .help = "The text."},
     {.name = "prompt", .kind = PARAM_CUSTOM, .read = read_text, .type = "string", .help = "The same."},
+    {.name = "text", .kind = PARAM_CUSTOM, .read = read_text, .type = "string", .help = "The same."},
     {.name = "parse_special",
      .kind = PARAM_CUSTOM,
      .read = read_parse_special,

@@ -314,7 +314,7 @@ static void test_bad_fields(void **state) {
         {"\"n\":0", "n"},
         {"\"n\":9", "n"},
         {"\"max_tokens\":0", "max_tokens"},
-        {"\"max_tokens\":-1", "max_tokens"},
+        {"\"max_tokens\":-3", "max_tokens"},
         {"\"max_tokens\":1.5", "max_tokens"},
         {"\"max_completion_tokens\":true", "max_completion_tokens"},
         {"\"presence_penalty\":3", "presence_penalty"},

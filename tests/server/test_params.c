@@ -59,7 +59,8 @@ static void test_foreign_names_are_honoured(void **state) {
 /* -1 is all that the window has left, and so is leaving it out. */
 static void test_no_limit(void **state) {
     (void)state;
-    static const char *const rows[] = {"\"n_predict\":-1", "\"num_predict\":-2", "\"max_new_tokens\":-1", "\"user\":\"u\""};
+    static const char *const rows[] = {"\"n_predict\":-1", "\"num_predict\":-2", "\"max_new_tokens\":-1", "\"max_tokens\":-1",
+                                       "\"user\":\"u\""};
     char want[64] = "";
     for (size_t i = sizeof rows / sizeof *rows; i--;) {
         reply r;
@@ -99,6 +100,24 @@ static void test_what_changes_the_answer_is_refused(void **state) {
             if (strncmp(want, name, strlen(name)) != 0) fail_msg("%s %s: %s", dialects[k].path, rows[i], json_object_to_json_string(tree));
             json_object_put(tree);
         }
+}
+
+/* What belongs to another dialect says so. */
+static void test_requests_at_the_wrong_place(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *words;
+    } rows[] = {
+        {"/v1/responses", "{\"messages\":[" USER("Hi") "]}", "/v1/chat/completions"},
+        {"/v1/completions", "{\"messages\":[" USER("Hi") "]}", "/v1/chat/completions"},
+        {"/v1/chat/completions", "{\"input\":\"Hi\"}", "/v1/responses"},
+        {"/v1/messages", "{\"prompt\":\"Hi\"}", "/v1/completions"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_object *tree = harness_ask(&h, rows[i].path, rows[i].body, 400, NULL);
+        assert_non_null(strstr(json_str(tree, "error.message"), rows[i].words));
+        json_object_put(tree);
+    }
 }
 
 /* As programs send them that send everything. */
@@ -201,6 +220,7 @@ int main(void) {
         cmocka_unit_test(test_no_limit),
         cmocka_unit_test(test_what_changes_the_answer_is_refused),
         cmocka_unit_test(test_values_that_ask_for_nothing),
+        cmocka_unit_test(test_requests_at_the_wrong_place),
         cmocka_unit_test(test_ids_that_end_the_answer),
         cmocka_unit_test(test_the_final_message),
         cmocka_unit_test(test_a16_effective_sampling_is_told),

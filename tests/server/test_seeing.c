@@ -91,7 +91,7 @@ static void test_metrics(void **state) {
     chat("@token=30 one two three", "\"enable_thinking\":false,\"stream\":true", 200);
     chat("one two three four", "\"enable_thinking\":false,\"max_tokens\":2", 200);
     chat("@fail=1 one two three", "\"enable_thinking\":false", 503);
-    chat("x", "\"max_tokens\":-1", 400);
+    chat("x", "\"max_tokens\":-3", 400);
     reply r;
     harness_get(&h, "/made/up?token=x", &r);
     reply_free(&r);

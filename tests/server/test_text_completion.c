@@ -239,6 +239,10 @@ static void test_log_probabilities(void **state) {
     assert_int_equal(json_int(l, path), 5); /* " two" behind five characters */
     assert_int_equal(json_object_object_length(json_at(l, "top_logprobs.0")), 2);
     close_reply(tree, &r);
+    tree = post("{\"prompt\":\"" SAY("one") "\",\"logprobs\":0}", 200, &r); /* the token itself is always listed */
+    assert_int_equal(json_object_object_length(json_at(tree, "choices.0.logprobs.top_logprobs.0")), 1);
+    assert_non_null(json_at(tree, "choices.0.logprobs.top_logprobs.0.one"));
+    close_reply(tree, &r);
 }
 
 static void test_a_failure_in_a_stream(void **state) {
