@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """run.py: builds calla in each variant, runs the tests that belong to it, and counts.
 
+While the tests of one variant run, many of them waiting for something, the next one is built at the lowest priority.
+
 Called by ./setup test, which installs what is needed.  The last line is "N passed, N failed", with ", N skipped" where tests skipped
 themselves; a build that fails or a variant without any test counts as a failure.  Variants that this machine cannot build are listed as
 not run; where CI=true, that is a failure too.
 """
 import argparse
-import collections
+import concurrent.futures
 import json
 import os
 import platform
@@ -61,9 +63,9 @@ def variants(slow):
     threads = lambda test: fast(test) and any(f'/tests/{part}' in test.command for part in ('engine/', 'server/', 'soak/', 'cli/test_model.py'))
     gcc = 'cc' if ON_MAC else 'gcc'
     no_cuda = '-Dcuda=disabled'  # compiled by itself: compile_cuda
-    yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}', no_cuda], lambda test: slow or fast(test)
     no_metal = '-Dmetal=disabled'  # its kernels and host are compiled by clang in any variant
     yield 'clang', newest_clang(), ['--buildtype=release', no_cuda, no_metal], lambda test: bool({'unit', 'kernel'} & test.suites)
+    yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}', no_cuda], lambda test: slow or fast(test)
     # Not scripts, whose programs have tests of their own, nor forms against other validators: the matcher's tests are among the others.
     memory = lambda test: fast(test) and test.name != 'cli_bench_scripts' and 'form' not in test.suites
     yield 'asan', gcc, ['--native-file', 'presets/asan.ini', no_cuda], memory
@@ -75,61 +77,67 @@ def run(command, **more):
     return subprocess.run(command, cwd=ROOT, **more).returncode
 
 
-def ninja(folder, *arguments):
-    """Builds; on a failure its last lines are kept, to be printed once more at the end."""
-    command = ['ninja', '-C', folder, *arguments]
-    print('+', ' '.join(str(c) for c in command), flush=True)
-    last = collections.deque(maxlen=40)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace') as process:
-        for line in process.stdout:
-            print(line, end='', flush=True)
-            last.append(line)
-    return [] if process.returncode == 0 else list(last)
+class Builder:
+    """Makes one build folder, beside other work: what its commands say goes to a file beside it, and counts when it went wrong."""
+
+    def __init__(self, name, llhttp_dir):
+        self.name, self.folder, self.llhttp_dir, self.log = name, BUILDS / name, llhttp_dir, BUILDS / f'{name}.log'
+        BUILDS.mkdir(exist_ok=True)
+        self.log.write_text('')
+
+    def run(self, command, **environment):
+        with open(self.log, 'a') as log:
+            print('+', ' '.join(str(c) for c in command), file=log, flush=True)
+            return subprocess.run(['nice', '-n', '19', *command], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
+                                  env=dict(os.environ, **environment)).returncode == 0
+
+    def configure(self, compiler, options):
+        command = ['meson', 'setup', self.folder, '--werror', *options]
+        if self.llhttp_dir:
+            command.append(f'-Dllhttp_dir={self.llhttp_dir}')
+        if (self.folder / 'build.ninja').exists():
+            command.append('--reconfigure')
+        return self.run(command, CC=compiler)
+
+    def ninja(self, *arguments):
+        return self.run(['ninja', '-C', self.folder, *arguments])
+
+    def last_lines(self):
+        return ''.join(self.log.read_text(errors='replace').splitlines(keepends=True)[-40:])
 
 
-def configure(name, compiler, options, llhttp_dir):
-    folder = BUILDS / name
-    command = ['meson', 'setup', folder, '--werror', *options]
-    if llhttp_dir:
-        command.append(f'-Dllhttp_dir={llhttp_dir}')
-    if (folder / 'build.ninja').exists():
-        command.append('--reconfigure')
-    return run(command, env=dict(os.environ, CC=compiler)) == 0
+def build(name, compiler, options, wanted, llhttp_dir):
+    """(what went wrong, or None; seconds).  Everything, as any compiler must take it; of the sanitizers' variants only what their tests
+    need."""
+    started, builder, fault = time.monotonic(), Builder(name, llhttp_dir), None
+    if not builder.configure(compiler, options):
+        fault = f'the configuration of variant {name}'
+    else:
+        targets = set()
+        if name in ('asan', 'tsan'):
+            targets = set().union(*(test.needs for test in listed_tests(builder.folder) if wanted(test)))
+        if not builder.ninja(*sorted(targets)):
+            fault = f'the build of variant {name}'
+    return fault and f'{fault}:\n{builder.last_lines()}', time.monotonic() - started
 
 
-def build(name, compiler, options, wanted, llhttp_dir, tally):
-    """Everything, as any compiler must take it; of the sanitizers' variants only what their tests need."""
-    if not configure(name, compiler, options, llhttp_dir):
-        return tally.fail(f'the configuration of variant {name}')
-    targets = set()
-    if name in ('asan', 'tsan'):
-        targets = set().union(*(test.needs for test in listed_tests(BUILDS / name) if wanted(test)))
-    if last := ninja(BUILDS / name, *sorted(targets)):
-        return tally.fail(f'the build of variant {name}:\n{"".join(last)}')
-    return True
-
-
-def compile_cuda(llhttp_dir, tally):
-    """Where nvcc works, everything is compiled for the oldest kind of card, whose instructions all others have, and one kernel for Hopper:
-    device.cuh has lines for what came with it, and every kernel includes it.  Running it needs a card.  An error in a source counts as a
-    failure; a compiler that cannot work on this machine is one more thing that did not run."""
+def compile_cuda(llhttp_dir):
+    """(an error in a source, or None; what did not run, or None; seconds).  Where nvcc works, everything is compiled for the oldest kind of
+    card, whose instructions all others have, and one kernel for Hopper: device.cuh has lines for what came with it, and every kernel
+    includes it.  Running it needs a card.  A compiler that cannot work on this machine is one more thing that did not run."""
     if not shutil.which('nvcc'):
-        tally.not_run.append('compiling the CUDA backend: nvcc is not installed')
-        return
-    started = time.monotonic()
-    last = []
+        return None, 'compiling the CUDA backend: nvcc is not installed', 0
+    started, builder = time.monotonic(), Builder('cuda', llhttp_dir)
     for card, targets in (('80', ['src/cli/calla', 'tests/cuda/test_prefill_kernels']), ('90a', ['src/backend/cuda/rows.o'])):
         # -O1: this is about nvcc, and the C files were optimized in variant gcc
-        if not configure('cuda', 'gcc', ['--buildtype=plain', '-Doptimization=1', '-Dcuda=enabled', '-Dmetal=disabled', f'-Dgpu_arch={card}'],
-                         llhttp_dir):
-            tally.not_run.append('compiling the CUDA backend: nvcc is there, but something that it needs is not: see above')
-            return
-        last = last or (ninja(BUILDS / 'cuda', *targets) and ninja(BUILDS / 'cuda', '-j1', *targets))
-    if any(re.search(r'\.(cu|cuh|c|h)[:(]\d+.*error', line) for line in last):
-        tally.fail(f'compiling the CUDA backend:\n{"".join(last)}')
-    elif last:
-        tally.not_run.append(f'compiling the CUDA backend: nvcc does not work here:\n{"".join(last)}')
-    print(f'variant cuda: {time.monotonic() - started:.0f} s\n', flush=True)
+        if not builder.configure('gcc', ['--buildtype=plain', '-Doptimization=1', '-Dcuda=enabled', '-Dmetal=disabled', f'-Dgpu_arch={card}']):
+            return None, f'compiling the CUDA backend: nvcc is there, but something that it needs is not:\n{builder.last_lines()}', 0
+        if not builder.ninja(*targets) and not builder.ninja('-j1', *targets):
+            last = builder.last_lines()
+            if re.search(r'\.(cu|cuh|c|h)[:(]\d+.*error', last):
+                return f'compiling the CUDA backend:\n{last}', None, time.monotonic() - started
+            return None, f'compiling the CUDA backend: nvcc does not work here:\n{last}', 0
+    return None, None, time.monotonic() - started
 
 
 def listed_tests(folder):
@@ -192,13 +200,16 @@ def look_for_tools(tally):
         tally.leave_out('the chat template against jinja2', 'python3-jinja2 is not installed')
 
 
-def install_packages(tally):
-    """What npm has: clients that talk to the server, and oracles for forms of answers.  meson registers their tests where they are."""
+def install_packages():
+    """What npm has: clients that talk to the server, and oracles for forms of answers.  meson registers their tests where they are.
+    [(what is left out, why)]"""
+    missing = []
     for folder, what in ((ROOT / 'tests' / 'conformance', 'tests of real clients'), (ROOT / 'tests' / 'form', 'forms of answers against other programs')):
         if not shutil.which('npm'):
-            tally.leave_out(what, 'npm is not installed')
+            missing.append((what, 'npm is not installed'))
         elif run(['npm', 'ci', '--prefix', folder, '--no-audit', '--no-fund', '--loglevel=error']) != 0:
-            tally.leave_out(what, 'npm ci failed')
+            missing.append((what, 'npm ci failed'))
+    return missing
 
 
 def main():
@@ -209,17 +220,36 @@ def main():
     tally = Tally()
     begun = time.monotonic()
     look_for_tools(tally)
-    install_packages(tally)
-    for name, compiler, options, wanted in variants(arguments.slow):
-        started = time.monotonic()
-        if not compiler or not shutil.which(compiler):
-            tally.leave_out(f'variant {name}', f'{compiler or "clang-19"} is not installed')
-        elif ON_MAC and name == 'clang':
-            tally.leave_out('variant clang', 'the compiler of variant gcc is clang here')
-        elif build(name, compiler, options, wanted, arguments.llhttp_dir, tally):
+    with concurrent.futures.ThreadPoolExecutor(1) as installing, concurrent.futures.ThreadPoolExecutor(1) as building:
+        packages = installing.submit(install_packages)
+        builds = []
+        for name, compiler, options, wanted in variants(arguments.slow):
+            if not compiler or not shutil.which(compiler):
+                tally.leave_out(f'variant {name}', f'{compiler or "clang-19"} is not installed')
+            elif ON_MAC and name == 'clang':
+                tally.leave_out('variant clang', 'the compiler of variant gcc is clang here')
+            else:
+                if name != 'clang':  # meson looks for the packages, and that one needs none
+                    building.submit(packages.result)
+                builds.append((name, wanted, building.submit(build, name, compiler, options, wanted, arguments.llhttp_dir)))
+        cuda = building.submit(compile_cuda, arguments.llhttp_dir)
+        for name, wanted, built in builds:
+            fault, seconds = built.result()
+            print(f'variant {name}: built in {seconds:.0f} s', flush=True)
+            if fault:
+                tally.fail(fault)
+                continue
+            started = time.monotonic()
             run_tests(name, wanted, tally)
-        print(f'variant {name}: {time.monotonic() - started:.0f} s\n', flush=True)
-    compile_cuda(arguments.llhttp_dir, tally)
+            print(f'variant {name}: tested in {time.monotonic() - started:.0f} s\n', flush=True)
+        for what, why in packages.result():
+            tally.leave_out(what, why)
+        fault, not_run, seconds = cuda.result()
+        print(f'variant cuda: built in {seconds:.0f} s', flush=True)
+        if fault:
+            tally.fail(fault)
+        if not_run:
+            tally.not_run.append(not_run)
     tally.not_run.append('the CUDA backend: tests/cuda/run, on a machine with an NVIDIA GPU')
     for what in tally.not_run:
         print('not run:', what)
