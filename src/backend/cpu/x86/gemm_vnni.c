@@ -94,22 +94,32 @@ typedef struct lines {
 
 enum { LINE = 64, STEPS = 16 /* of a group, each four inputs */ };
 
-/* acc[r] += a group of `panels` panels × row r, for `rows` rows; q24: one byte of it.  A line is asked for at each step while there are
- * any: a core waits once some 24 are under way.  The sums have names, since gcc keeps arrays in memory. */
+/* What a tile multiplies of each row.  The upper two bytes of prepare_q24 come to at most 2²⁴ in a group and are one sum; Σ x is theirs. */
+typedef enum part { BYTE, UPPER, LOW, PARTS } part;
+
+/* acc[r] += a group of `panels` panels × `what` of row r, for `rows` rows; the middle byte of row r is BLOCK_ROWS behind x[r].  A line is
+ * asked for at each step while there are any: a core waits once some 24 are under way.  The sums have names, since gcc keeps arrays in
+ * memory. */
 static inline __attribute__((always_inline)) void tile(const group_codes *w, const group_numbers *v, const row_at *x, const uint32_t rows,
-                                                       const uint32_t panels, const bool q24, uint32_t g, lines ask,
+                                                       const uint32_t panels, const part what, uint32_t g, lines ask,
                                                        float (*acc)[CPU_WIDE]) {
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 #define START(R)                                                                                                                           \
     const row_at *x##R = x + (R < rows ? R : 0);                                                                                           \
     const int8_t *q##R = x##R->q8 + (size_t)g * CPU_GROUP;                                                                                 \
     if (R < rows) _mm_prefetch(q##R + CPU_GROUP, _MM_HINT_T0);                                                                             \
-    __m512i sum##R##0 = q24 ? _mm512_set1_epi32(x##R->start[g]) : _mm512_setzero_si512(), sum##R##1 = sum##R##0, sum##R##2 = sum##R##0,    \
-            sum##R##3 = sum##R##0;
+    __m512i sum##R##0 = what == BYTE ? _mm512_setzero_si512() : _mm512_set1_epi32(x##R->start[g]), sum##R##1 = sum##R##0,                  \
+            sum##R##2 = sum##R##0, sum##R##3 = sum##R##0;
     EACH_ROW(START)
-    for (uint32_t j = 0; j < STEPS; j++) {
-        if (j < ask.n) _mm_prefetch(ask.at + j * LINE, _MM_HINT_T0);
-        const __m512i *c = w->codes[j], c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
+#define MIDDLE(R)                                                                                                                          \
+    if (R < rows) {                                                                                                                        \
+        x##R += BLOCK_ROWS, q##R = x##R->q8 + (size_t)g * CPU_GROUP;                                                                       \
+        const __m512i start = _mm512_set1_epi32(x##R->start[g]);                                                                           \
+        sum##R##0 = _mm512_add_epi32(_mm512_slli_epi32(sum##R##0, 8), start),                                                              \
+        sum##R##1 = _mm512_add_epi32(_mm512_slli_epi32(sum##R##1, 8), start);                                                              \
+        sum##R##2 = _mm512_add_epi32(_mm512_slli_epi32(sum##R##2, 8), start),                                                              \
+        sum##R##3 = _mm512_add_epi32(_mm512_slli_epi32(sum##R##3, 8), start);                                                              \
+    }
 #define STEP(R)                                                                                                                            \
     if (R < rows) {                                                                                                                        \
         int32_t four;                                                                                                                      \
@@ -120,41 +130,59 @@ static inline __attribute__((always_inline)) void tile(const group_codes *w, con
         if (panels > 2) DOT(sum##R##2, c2, b);                                                                                             \
         if (panels > 2) DOT(sum##R##3, c3, b);                                                                                             \
     }
-        EACH_ROW(STEP)
+#define EACH_STEP(ASK)                                                                                                                     \
+    for (uint32_t j = 0; j < STEPS; j++) {                                                                                                 \
+        if (ASK && j < ask.n) _mm_prefetch(ask.at + j * LINE, _MM_HINT_T0);                                                                \
+        const __m512i *c = w->codes[j], c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];                                                        \
+        EACH_ROW(STEP)                                                                                                                     \
+    }
+    EACH_STEP(what != LOW)
+    if (what == UPPER) {
+        EACH_ROW(MIDDLE)
+        EACH_STEP(false)
     }
 #define ADD(R, P)                                                                                                                          \
     if (P < panels) {                                                                                                                      \
         float *to = acc[R] + P * LANES;                                                                                                    \
-        const __m512 u = _mm512_fmadd_ps(v->bias[P], total, _mm512_load_ps(to));                                                           \
+        const __m512 u = what == LOW ? _mm512_load_ps(to) : _mm512_fmadd_ps(v->bias[P], total, _mm512_load_ps(to));                        \
         _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_mul_ps(v->scale[P], scale), _mm512_cvtepi32_ps(sum##R##P), u));                         \
     }
 #define FINISH(R)                                                                                                                          \
     if (R < rows) {                                                                                                                        \
-        const __m512 scale = _mm512_set1_ps(x##R->scale[g]), total = _mm512_set1_ps(x##R->sum[g]);                                         \
+        const __m512 scale = _mm512_set1_ps(x##R->scale[g]), total = _mm512_set1_ps((what == UPPER ? x##R - BLOCK_ROWS : x##R)->sum[g]);   \
         ADD(R, 0) ADD(R, 1) ADD(R, 2) ADD(R, 3)                                                                                            \
     }
     EACH_ROW(FINISH)
 }
 
-#define TILE_OF(ROWS, PANELS, Q24)                                                                                                         \
-    static __attribute__((noinline)) void tile_##ROWS##_##PANELS##_##Q24(const group_codes *w, const group_numbers *v, const row_at *x,    \
-                                                                         uint32_t g, lines ask, float(*acc)[CPU_WIDE]) {                   \
-        tile(w, v, x, ROWS, PANELS, Q24, g, ask, acc);                                                                                     \
+#define TILE_OF(ROWS, PANELS, WHAT)                                                                                                        \
+    static __attribute__((noinline)) void tile_##ROWS##_##PANELS##_##WHAT(const group_codes *w, const group_numbers *v, const row_at *x,   \
+                                                                          uint32_t g, lines ask, float(*acc)[CPU_WIDE]) {                  \
+        tile(w, v, x, ROWS, PANELS, WHAT, g, ask, acc);                                                                                    \
     }
-#define TILES_OF(PANELS, Q24)                                                                                                              \
-    TILE_OF(1, PANELS, Q24)                                                                                                                \
-    TILE_OF(2, PANELS, Q24) TILE_OF(3, PANELS, Q24) TILE_OF(4, PANELS, Q24) TILE_OF(5, PANELS, Q24) TILE_OF(6, PANELS, Q24)
-TILES_OF(2, 0)
-TILES_OF(2, 1)
-TILES_OF(4, 0)
-TILES_OF(4, 1)
+#define TILES_OF(PANELS, WHAT)                                                                                                             \
+    TILE_OF(1, PANELS, WHAT)                                                                                                               \
+    TILE_OF(2, PANELS, WHAT)                                                                                                               \
+    TILE_OF(3, PANELS, WHAT) TILE_OF(4, PANELS, WHAT) TILE_OF(5, PANELS, WHAT) TILE_OF(6, PANELS, WHAT)
+TILES_OF(2, BYTE)
+TILES_OF(2, UPPER)
+TILES_OF(2, LOW)
+TILES_OF(4, BYTE)
+TILES_OF(4, UPPER)
+TILES_OF(4, LOW)
 
 typedef void (*tile_fn)(const group_codes *w, const group_numbers *v, const row_at *x, uint32_t g, lines ask, float (*acc)[CPU_WIDE]);
-/* [q24][all four panels][rows] */
-static const tile_fn tiles[2][2][TILE_ROWS + 1] = {{{NULL, tile_1_2_0, tile_2_2_0, tile_3_2_0, tile_4_2_0, tile_5_2_0, tile_6_2_0},
-                                                    {NULL, tile_1_4_0, tile_2_4_0, tile_3_4_0, tile_4_4_0, tile_5_4_0, tile_6_4_0}},
-                                                   {{NULL, tile_1_2_1, tile_2_2_1, tile_3_2_1, tile_4_2_1, tile_5_2_1, tile_6_2_1},
-                                                    {NULL, tile_1_4_1, tile_2_4_1, tile_3_4_1, tile_4_4_1, tile_5_4_1, tile_6_4_1}}};
+#define TILES(PANELS, WHAT)                                                                                                                \
+    {NULL,                                                                                                                                 \
+     tile_1_##PANELS##_##WHAT,                                                                                                             \
+     tile_2_##PANELS##_##WHAT,                                                                                                             \
+     tile_3_##PANELS##_##WHAT,                                                                                                             \
+     tile_4_##PANELS##_##WHAT,                                                                                                             \
+     tile_5_##PANELS##_##WHAT,                                                                                                             \
+     tile_6_##PANELS##_##WHAT}
+/* [part][all four panels][rows] */
+static const tile_fn tiles[PARTS][2][TILE_ROWS + 1] = {
+    {TILES(2, BYTE), TILES(4, BYTE)}, {TILES(2, UPPER), TILES(4, UPPER)}, {TILES(2, LOW), TILES(4, LOW)}};
 
 /* 64 outputs where fewer are left, or eight groups where fewer are left, copied so that whole registers may be read. */
 typedef struct wide_copy {
@@ -218,8 +246,8 @@ static void block(const vnni_outputs *o, row_at (*x)[BLOCK_ROWS], uint32_t n, bo
                 const uint32_t rows = (n - first) / (tiles_n - t), at = h % PAIR * tiles_n + t, all = PAIR * tiles_n;
                 lines ask = {0};
                 if (fetch) ask = fetch_next(o->ahead, g + h - h % PAIR, at * CPU_WIDE / all, (at + 1) * CPU_WIDE / all);
-                for (uint32_t i = 0; i < (q24 ? Q24_BYTES : 1); i++, ask.n = 0)
-                    tiles[q24][whole][rows](&w[h % PAIR], &v[h], x[i] + first, g + h, ask, acc + first);
+                tiles[q24 ? UPPER : BYTE][whole][rows](&w[h % PAIR], &v[h], x[0] + first, g + h, ask, acc + first);
+                if (q24) tiles[LOW][whole][rows](&w[h % PAIR], &v[h], x[2] + first, g + h, (lines){0}, acc + first);
                 first += rows;
             }
         }
