@@ -115,7 +115,8 @@ typedef void (*calla_piece_fn)(void *user, const calla_piece *piece);
 typedef struct calla_answer_options {
     bool thinking;           /* calla_prompt.thinking */
     bool raw;                /* everything is content: no reasoning, no tool calls, control tokens printed as text */
-    bool only_tokens;        /* a tag spelled in letters is text: of an answer held to a form, which has its tags as tokens */
+    bool only_tokens;        /* a tag spelled in letters is text: of an answer that owes a form, which has its tags as tokens */
+    bool held;               /* a form holds the calls that begin with their token: what looks like the end of a value is one */
     const char *const *stop; /* [n_stop] NUL-terminated strings; matched in content only, and not printed */
     size_t n_stop;
     const char *tools_json; /* the request's tools array, or NULL: types of arguments; no tools, no tool-call parsing */

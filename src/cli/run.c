@@ -190,6 +190,7 @@ static calla_status generate(const options *o, calla_engine *engine, const calla
     calla_answer_options ao = {.thinking = prompt->thinking,
                                .raw = o->value[OPTION_RAW].given,
                                .only_tokens = g->form != NULL,
+                               .held = g->form != NULL,
                                .piece = printer_piece,
                                .user = out};
     calla_generate_options go = {.sampling = choose_sampling(o, &info.defaults),

@@ -390,6 +390,7 @@ static bool start_choice(completion *c, uint32_t index, calla_error *err) {
                                          /* Letters are beyond a form: a call spelled in them, as models do at times, is taken
                                           * for one where nothing is owed. */
                                          .only_tokens = c->form && conversation_form_is_owed(r),
+                                         .held = c->form != NULL,
                                          .stop = r->stop,
                                          .n_stop = r->n_stop,
                                          .tools_json = conversation_tools_json(r),

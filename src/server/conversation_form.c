@@ -218,8 +218,7 @@ void conversation_form_free(conversation_form *f) {
 
 /* ----------------------------------------------------------- compiling ---------------------------------------------------- */
 
-/* Not yet: calls of tools that may be called and are not strict.  They are parsed as they come. */
-bool conversation_has_form(const conversation *c) { return conversation_form_is_owed(c); }
+bool conversation_has_form(const conversation *c) { return c->form.tools || conversation_form_is_owed(c); }
 
 bool conversation_form_options(const conversation *c, calla_form_options *out, api_error *e) {
     const conversation_form *f = &c->form;

@@ -486,6 +486,7 @@ calla_status calla_answer_open(const calla_text *text, const calla_answer_option
     a->stop_strings = options->stop;
     calla_status status = stop_open(&a->stop, options->stop, options->n_stop, err);
     if (!status && !a->raw) status = tool_set_open(&a->tools, options->tools_json, err);
+    a->tools.held = options->held;
     if (status) {
         calla_answer_close(a);
         return status;

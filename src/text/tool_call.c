@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-#include "text/template_value.h"
-
 static const char function_open[] = "<function=", function_close[] = "</function>";
 static const char parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
 
@@ -99,7 +97,7 @@ static int at_known_parameter(const tool_stream *t, const cursor *c, size_t at) 
     if (named <= 0) return most == c->n ? named : 0;
     memcpy(name, c->text + at, end - at);
     name[end - at] = 0;
-    return value_has(value_get(t->parameters, "properties"), name);
+    return tool_has_parameter(t->parameters, name);
 }
 
 /* Whether the line at `at` ends the function, and nothing but another function (1) or the end (2) comes after. */
@@ -123,7 +121,7 @@ static tool_call_state find_value_end(tool_stream *t, const cursor *c, size_t *e
             const int follower = at_follower(c, i + strlen(parameter_close));
             *behind = i + strlen(parameter_close);
             if (follower) return follower > 0 ? TOOL_CALL_COMPLETE : TOOL_CALL_INCOMPLETE;
-            t->closes = true; /* a part of the value */
+            t->closes = !t->set->held; /* a part of the value */
             continue;
         }
         const bool first = i == c->at && t->value_at == 0;

@@ -160,10 +160,41 @@ static bool new_string(const char *text, size_t n, json_object **out) {
     return *out != NULL;
 }
 
-static unsigned types_of(json_object *parameters, const char *name) {
-    int left = MAX_SCHEMA_STEPS;
-    return schema_types(parameters, value_get(value_get(parameters, "properties"), name), &left);
+/* What is asked of the property `name`. */
+typedef struct property {
+    const char *name;
+    bool known;
+    unsigned types;
+} property;
+
+/* Looks for the property in a schema, and in all that holds with it or instead of it. */
+static void find_property(json_object *root, json_object *schema, property *p, int *left) {
+    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+    if (--*left < 0 || !json_object_is_type(schema, json_type_object)) return;
+    json_object *own;
+    if (json_object_object_get_ex(value_get(schema, "properties"), p->name, &own)) {
+        p->known = true;
+        p->types |= schema_types(root, own, left);
+    }
+    find_property(root, resolve(root, value_get(schema, "$ref")), p, left);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        json_object *list = value_get(schema, lists[i]);
+        if (!json_object_is_type(list, json_type_array)) continue;
+        for (size_t k = 0; k < json_object_array_length(list) && *left > 0; k++)
+            find_property(root, json_object_array_get_idx(list, k), p, left);
+    }
 }
+
+static property property_of(json_object *parameters, const char *name) {
+    int left = MAX_SCHEMA_STEPS;
+    property p = {.name = name};
+    find_property(parameters, parameters, &p, &left);
+    return p;
+}
+
+static unsigned types_of(json_object *parameters, const char *name) { return property_of(parameters, name).types; }
+
+bool tool_has_parameter(json_object *parameters, const char *name) { return property_of(parameters, name).known; }
 
 bool tool_value_may_wait(json_object *parameters, const char *name, const char *text, size_t n) {
     const unsigned types = types_of(parameters, name);

@@ -6,6 +6,7 @@
 
 typedef struct tool_set {
     json_object *tools; /* array, owned; NULL: no tools */
+    bool held;          /* calls are held to these tools by a form (text/form/form_text.c): what looks like the end of a value is one */
 } tool_set;
 
 /* tools_json: the request's array of tools, OpenAI's {"type":"function","function":{…}} or the inner object alone; NULL, null or an
@@ -19,6 +20,9 @@ json_object *tool_set_function(const tool_set *set, size_t i, const char **name,
 json_object *tool_set_find(const tool_set *set, const char *name, size_t n, bool *known);
 /* Some tool's name begins with name [n]. */
 bool tool_set_has_prefix(const tool_set *set, const char *name, size_t n);
+
+/* The schema declares a parameter of this name. */
+bool tool_has_parameter(json_object *parameters, const char *name);
 
 /* Whether text [n], the beginning of a value of parameter `name`, does not tell yet how it will be printed: true of all that admits no
  * string, and of what may become null.  If not, it is a string whatever follows. */

@@ -309,6 +309,7 @@ static void print_answer(json_object *command, const int32_t *ids, size_t n, boo
     const calla_answer_options options = {
         .thinking = get_bool(command, "thinking"),
         .only_tokens = get(form_command, "kind") || get(form_command, "choice"), /* as the server has it */
+        .held = true,
         .tools_json = tools ? json_object_to_json_string_ext(tools, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE) : NULL,
         .piece = on_piece,
         .user = &p,
@@ -346,7 +347,8 @@ static void run_answer(json_object *command, buffer *out) {
 }
 
 /* What leads to an end, by the byte; the longest first. */
-static const char *const closers[] = {"\n</parameter>\n", "\n</parameter>", "</function>\n", "</function>", "\"", "}", "]", "\n"};
+static const char *const closers[] = {
+    "\n</parameter>\n", "\n</parameter>", "\n</function>\n", "</function>\n", "</function>", "\"", "}", "]", "\n"};
 enum { CLOSERS = sizeof closers / sizeof *closers };
 
 /* A way out: the stop if it is allowed, else the beginning of a closer; NULL: none is allowed. */

@@ -33,26 +33,52 @@ const admits_text = (schema) => {
 
 const admits_null = (schema) => schema?.enum?.includes(null) || schema?.anyOf?.some(admits_null) || [schema?.type].flat().includes('null');
 
-// The calls of an answer's text by their tags alone: [[name, {argument: value}], …].
+// The tokens <tool_call> and </tool_call> in texts, where they are no letters.
+const BEGIN = '\ud800', END = '\ud801';
+
+// The calls of an answer's text by their tags alone, with the slips that models make: [[name, {argument: value}], …].
 function read_calls(text) {
   const calls = [];
-  for (const [, body] of text.matchAll(/<tool_call>\n([^]*?)\n<\/tool_call>/g)) {
-    const [, name, rest] = body.match(/^<function=([^>\n]+)>\n([^]*)<\/function>$/) ?? assert.fail(`not a call: ${body}`);
+  let at = text.indexOf(BEGIN);
+  const read = (pattern, what) => {
+    const found = new RegExp(pattern, 'y');
+    found.lastIndex = at;
+    const match = found.exec(text);
+    if (match) at = found.lastIndex;
+    else if (what) assert.fail(`no ${what} at ${at}: ${text}`);
+    return match;
+  };
+  while (at >= 0 && at < text.length) {
+    const [, name] = read(`${BEGIN}\n{0,2}<function=([^>\n]+)>\n{0,2}`, 'call');
+    const properties = by_name.get(name)?.properties ?? {};
     const values = {};
-    let left = rest;
-    while (left) {
-      const parameter = left.match(/^<parameter=([^>\n]+)>\n([^]*?)\n<\/parameter>\n/) ?? assert.fail(`not a parameter: ${left}`);
-      assert.ok(!(parameter[1] in values), `${parameter[1]} comes twice`);
-      const schema = by_name.get(name)?.properties[parameter[1]];
-      values[parameter[1]] = admits_text(schema) && !(parameter[2] === 'null' && admits_null(schema)) ? parameter[2] : JSON.parse(parameter[2]);
-      left = left.slice(parameter[0].length);
+    while (!read(`</function>\n{0,2}${END}\n{0,2}`)) {
+      const [, key] = read('<parameter=([^>\n]+)>\n?', 'parameter');
+      assert.ok(!(key in values), `${key} comes twice`);
+      const known = Object.keys(properties).map((other) => `<parameter=${other}>`);
+      const slipped = `\n(?=${[...known, `</function>\n*${END}`].join('|')})`;
+      const [, value] = read(`([^]*?)(?:\n?(?:</parameter>\n{0,2})+(?=<parameter=|</function>)|${slipped})`, 'end of the value');
+      const schema = properties[key];
+      values[key] = admits_text(schema) && !(value === 'null' && admits_null(schema)) ? value : JSON.parse(value);
     }
     calls.push([name, values]);
   }
   return calls;
 }
 
-const as_text = (ids) => Buffer.concat(ids.map((id) => vocabulary.bytes(id))).toString('utf8');
+function as_text(ids) {
+  const tags = new Map([[vocabulary.added.get('<tool_call>'), BEGIN], [vocabulary.added.get('</tool_call>'), END]]);
+  const parts = [];
+  let between = [];
+  for (const id of [...ids, undefined]) {
+    if (id !== undefined && !tags.has(id)) between.push(vocabulary.bytes(id));
+    else {
+      parts.push(Buffer.concat(between).toString('utf8'), tags.get(id) ?? '');
+      between = [];
+    }
+  }
+  return parts.join('');
+}
 
 // A format that is not understood only loosens.
 const without_format = ({ format, ...schema }) => schema;
@@ -156,12 +182,22 @@ describe('calls are taken as the template prints them', () => {
     });
 });
 
-test('a value has no tag that would end it', async () => {
-  await open({ tools: TOOLS, choice: 'required' });
-  for (const value of ['a</parameter>b', 'a\n<parameter=x>\nb', 'a\n</function>\n<function=LS>']) {
-    const text = `<tool_call>\n<function=LS>\n<parameter=path>\n${value}\n</parameter>\n</function>\n</tool_call>`;
-    const { ids } = await probe.ask({ op: 'encode', text });
-    assert.equal(await probe.takesIds(ids), false, value);
-    assert.equal(await probe.takesIds(recut(ids, new Random(3))), false, value);
-  }
+// How a value stands in a call; undefined: it cannot.
+async function value_in_call(value, { letters = false } = {}) {
+  const text = `<tool_call>\n<function=LS>\n<parameter=path>\n${value}\n</parameter>\n</function>\n</tool_call>`;
+  const { ids: whole } = await probe.ask({ op: 'encode', text });
+  const ids = letters ? [whole[0], ...vocabulary.cut(text.slice('<tool_call>'.length, -'</tool_call>'.length), new Random(3)), whole.at(-1)] : whole;
+  if (!(await probe.takesIds(ids))) return undefined;
+  const { calls } = await probe.ask({ op: 'answer', ids });
+  assert.equal(calls.length, 1);
+  return JSON.parse(calls[0][1]).path;
+}
+
+describe('a value may hold what does not end it', () => {
+  before(() => open({ tools: TOOLS, choice: 'required' }));
+  for (const value of ['a</parameter>b', '</think>', 'x\n<think>\n</think>\n<tool_response>', 'a <parameter=path>', '</function>\nx', '<tool_call>\n</tool_call>', '<tool_call>\n<function=LS>\n'])
+    for (const letters of value.includes('tool_call') ? [true] : [false, true])
+      test(`${JSON.stringify(value)}${letters ? ' in letters' : ''}`, async () => assert.equal(await value_in_call(value, { letters }), value));
+  for (const value of ['a\n<parameter=path>\nb', 'a\n</function>\n<function=LS>', 'a\n</parameter>\n</function>\n', 'a\n</parameter>\n</tool_call>', 'a<|im_end|>', '<|im_start|>', 'a<tool_call>', '</tool_call>'])
+    test(`not ${JSON.stringify(value)}`, async () => assert.notEqual(await value_in_call(value), value));
 });

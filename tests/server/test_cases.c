@@ -122,9 +122,8 @@ static void test_a06_slips_are_answers(void **state) {
         {"</think><tool_call>\\n" FUNCTION "</parameter>\\n</function>\\n</tool_call>", CALLED, ""},
         {"</think>" FUNCTION "</function>", CALLED, ""},
         {"</think><invoke>\\n" FUNCTION "</function>\\n</invoke>", CALLED, "<invoke></invoke>"},
-        {"</think><tool_call>\\n<function=f>\\n</function>\\n</tool_call>", "f({});", ""}, /* without what is required */
+        {"</think><function=f>\\n</function>", "f({});", ""}, /* without what is required: letters are held to nothing */
         {"</think><function=unknown>\\n</function>", "", "<function=unknown>\n</function>"},
-        {"</think><tool_call>\\n{}\\n</tool_call>", "", "<tool_call>\n{}\n</tool_call>"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char json[1024];

@@ -9,7 +9,9 @@
 #define TOOLS                                                                                                                              \
     "[" FUNCTION("get_weather",                                                                                                            \
                  OBJECT("\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":14},"                     \
-                        "\"unit\":{\"enum\":[\"C\",\"F\"]},\"where\":" OBJECT("\"x\":{\"type\":\"number\"}", ""),                          \
+                        "\"unit\":{\"enum\":[\"C\",\"F\"]},\"note\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":9},\"from\":{"      \
+                        "\"type\":\"string\",\"minLength\":3},\"where\":" OBJECT(                                                          \
+                            "\"x\":{\"type\":\"number\"},\"y\":{\"type\":\"string\",\"maxLength\":4}", ""),                                \
                         "\"required\":[\"city\",\"days\"],"),                                                                              \
                  "") "," FUNCTION("get", "{}", ",\"strict\":false") "," FUNCTION("none", OBJECT("", ""), ",\"strict\":true") "]"
 

@@ -1,149 +1,138 @@
-/* form_reference.c: see form_reference.h. */
+/* form_reference.c: see form_reference.h.  Written from form_program.h's rules alone. */
 #include "form_reference.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct frame {
-    uint32_t state;
-    uint64_t count;
-} frame;
-
-typedef struct config {
-    uint32_t n; /* frames; the last is the one under way */
-    frame frames[FORM_MAX_FRAMES + 1];
-} config;
-
-typedef struct configs {
-    config *items;
-    size_t n, cap;
-} configs;
-
-struct form_reference {
-    const form_program *p;
-    configs now;
-};
-
-static void *checked(void *p) {
-    if (!p) abort();
-    return p;
+/* Frames above the depth are of no meaning. */
+static void copy(reference_config *to, const reference_config *from) {
+    memcpy(to, from, offsetof(reference_config, frames) + from->depth * sizeof from->frames[0]);
 }
 
-static bool same(const config *a, const config *b) {
-    if (a->n != b->n) return false;
-    for (uint32_t i = 0; i < a->n; i++)
-        if (a->frames[i].state != b->frames[i].state || a->frames[i].count != b->frames[i].count) return false;
-    return true;
+static bool equal(const reference_config *a, const reference_config *b) {
+    return a->state == b->state && a->depth == b->depth && a->count == b->count &&
+           memcmp(a->frames, b->frames, a->depth * sizeof a->frames[0]) == 0;
 }
 
-static void add(const form_program *p, configs *set, const config *c) {
-    if (c->n - 1 + p->states[c->frames[c->n - 1].state].need > FORM_MAX_FRAMES) return;
-    for (size_t i = 0; i < set->n; i++)
-        if (same(&set->items[i], c)) return;
-    if (set->n == set->cap) {
-        set->cap = set->cap ? 2 * set->cap : 16;
-        set->items = checked(realloc(set->items, set->cap * sizeof *set->items));
+static void add(form_reference *r, const reference_config *c) {
+    for (size_t i = 0; i < r->n; i++)
+        if (equal(&r->configs[i], c)) return;
+    if (r->n == r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 16;
+        r->configs = realloc(r->configs, r->cap * sizeof *r->configs);
+        if (!r->configs) abort();
     }
-    set->items[set->n++] = *c;
+    copy(&r->configs[r->n++], c);
 }
 
-static bool guard_holds(form_guard g, uint64_t *count) {
-    switch (g.kind) {
-    case FORM_INC:
-        if (*count >= g.value) return false;
-        ++*count;
-        return true;
-    case FORM_MIN: return *count >= g.value;
-    case FORM_UNUSED:
-        if (*count & g.value) return false;
-        *count |= g.value;
-        return true;
-    case FORM_ALL: return (*count & g.value) == g.value;
-    }
-    return false;
+static bool deep_enough(const form_reference *r, uint32_t state, size_t depth) {
+    return depth + r->program->states[state].need <= FORM_MAX_FRAMES;
 }
 
-/* All that is reached from the set without reading. */
-static void spread(const form_program *p, configs *set) {
-    for (size_t i = 0; i < set->n; i++) {
-        const config c = set->items[i];
-        const uint32_t top = c.n - 1;
-        const form_state *s = &p->states[c.frames[top].state];
-        if (s->accepts && top > 0) {
-            config popped = c;
-            popped.n--;
-            add(p, set, &popped);
+static bool guard(const form_guard *g, uint64_t *count) {
+    const uint64_t before = *count;
+    if (g->kind == FORM_INC) return *count = before + 1, before < g->value;
+    if (g->kind == FORM_UNUSED) return *count = before | g->value, !(before & g->value);
+    return g->kind == FORM_MIN ? before >= g->value : (before & g->value) == g->value;
+}
+
+static void close_set(form_reference *r) {
+    const form_program *p = r->program;
+    for (size_t i = 0; i < r->n; i++) {
+        reference_config from, c;
+        copy(&from, &r->configs[i]);
+        const form_state *s = &p->states[from.state];
+        for (uint32_t k = 0; k < s->n_guards; k++) {
+            const form_edge *e = &p->edges[s->guards + k];
+            copy(&c, &from);
+            c.state = e->next;
+            if (guard(&p->guards[e->what], &c.count) && deep_enough(r, c.state, c.depth)) add(r, &c);
         }
-        for (uint32_t e = s->guards; e < s->guards + s->n_guards; e++) {
-            config moved = c;
-            if (!guard_holds(p->guards[p->edges[e].what], &moved.frames[top].count)) continue;
-            moved.frames[top].state = p->edges[e].next;
-            add(p, set, &moved);
-        }
-        for (uint32_t e = s->calls; e < s->calls + s->n_calls; e++) {
-            config called = c;
-            if (p->edges[e].next != FORM_NONE) {
-                if (top + p->states[p->edges[e].next].need > FORM_MAX_FRAMES || called.n > FORM_MAX_FRAMES) continue;
-                called.frames[top].state = p->edges[e].next;
-                called.n++;
+        for (uint32_t k = 0; k < s->n_calls; k++) {
+            const form_edge *e = &p->edges[s->calls + k];
+            copy(&c, &from);
+            if (e->next != FORM_NONE) {
+                if (!deep_enough(r, e->next, c.depth) || c.depth == FORM_MAX_FRAMES) continue;
+                c.frames[c.depth].state = e->next;
+                c.frames[c.depth++].count = c.count;
             }
-            called.frames[called.n - 1] = (frame){.state = p->machines[p->edges[e].what].start};
-            add(p, set, &called);
+            c.state = p->machines[e->what].start;
+            c.count = 0;
+            if (deep_enough(r, c.state, c.depth)) add(r, &c);
+        }
+        if (s->accepts && from.depth) {
+            copy(&c, &from);
+            c.depth--;
+            c.state = (uint32_t)c.frames[c.depth].state;
+            c.count = c.frames[c.depth].count;
+            add(r, &c);
         }
     }
 }
 
-form_reference *reference_open(const form_program *p, uint32_t machine) {
-    form_reference *r = checked(calloc(1, sizeof *r));
-    r->p = p;
-    config *first = checked(calloc(1, sizeof *first));
-    first->n = 1;
-    first->frames[0].state = p->machines[machine].start;
-    add(p, &r->now, first);
-    free(first);
-    spread(p, &r->now);
-    return r;
+void reference_begin(form_reference *r, const form_program *p, uint32_t machine) {
+    reference_config c;
+    c.depth = 0;
+    c.count = 0;
+    c.state = p->machines[machine].start;
+    r->program = p;
+    r->n = 0;
+    add(r, &c);
+    close_set(r);
 }
 
-void reference_close(form_reference *r) {
-    free(r->now.items);
-    free(r);
+void reference_free(form_reference *r) {
+    free(r->configs);
+    memset(r, 0, sizeof *r);
 }
 
-bool reference_read(form_reference *r, uint32_t symbol) {
-    const form_program *p = r->p;
-    configs next = {0};
-    for (size_t i = 0; i < r->now.n; i++) {
-        config c = r->now.items[i];
-        frame *top = &c.frames[c.n - 1];
-        const uint32_t to = form_next(p, top->state, symbol);
-        if (to != FORM_NONE) top->state = to;
-        if (to != FORM_NONE || (p->states[top->state].free && symbol != FORM_TOOL_BEGIN)) add(p, &next, &c);
+bool reference_step(const form_reference *from, uint32_t symbol, form_reference *to) {
+    to->program = from->program;
+    to->n = 0;
+    for (size_t i = 0; i < from->n; i++) {
+        const reference_config *c = &from->configs[i];
+        const form_state *state = &from->program->states[c->state];
+        uint32_t next = form_next(from->program, c->state, symbol);
+        if (next == FORM_NONE && state->free && symbol != FORM_TOOL_BEGIN) next = c->state;
+        if (next == FORM_NONE || !deep_enough(from, next, c->depth)) continue;
+        reference_config moved;
+        copy(&moved, c);
+        moved.state = next;
+        add(to, &moved);
     }
-    if (next.n == 0) {
-        free(next.items);
-        return false;
-    }
-    spread(p, &next);
-    free(r->now.items);
-    r->now = next;
-    return true;
+    close_set(to);
+    return to->n > 0;
 }
 
-bool reference_may_end(const form_reference *r) {
-    for (size_t i = 0; i < r->now.n; i++)
-        if (r->now.items[i].n == 1 && r->p->states[r->now.items[i].frames[0].state].accepts) return true;
+bool reference_accepts(const form_reference *r) {
+    for (size_t i = 0; i < r->n; i++)
+        if (!r->configs[i].depth && r->program->states[r->configs[i].state].accepts) return true;
     return false;
+}
+
+bool reference_is_free(const form_reference *r) {
+    for (size_t i = 0; i < r->n; i++)
+        if (r->program->states[r->configs[i].state].free) return true;
+    return false;
+}
+
+static int try_symbols(const form_program *p, const char *text, size_t n, form_reference *at, form_reference *next) {
+    reference_begin(at, p, p->root);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (!reference_step(at, c == *CALL_BEGIN ? FORM_TOOL_BEGIN : c == *CALL_END ? FORM_TOOL_END : c, next)) return -1;
+        const form_reference swap = *at;
+        *at = *next;
+        *next = swap;
+    }
+    return reference_accepts(at);
 }
 
 int reference_try(const form_program *p, const char *text, size_t n) {
-    form_reference *r = reference_open(p, p->root);
-    bool ok = true;
-    for (size_t i = 0; i < n && ok; i++) {
-        const unsigned char c = (unsigned char)text[i];
-        ok = reference_read(r, c == *CALL_BEGIN ? FORM_TOOL_BEGIN : c == *CALL_END ? FORM_TOOL_END : c);
-    }
-    const int result = !ok ? -1 : reference_may_end(r);
-    reference_close(r);
+    form_reference at = {0}, next = {0};
+    const int result = try_symbols(p, text, n, &at, &next);
+    reference_free(&at);
+    reference_free(&next);
     return result;
 }

@@ -18,23 +18,28 @@ static form_program *compile(const calla_form_options *o) {
 /* Finishes any beginning: what may be read next is chosen by a seed, until the answer may end and the seed says so; near the end of the
  * budget the least symbol that leads on.  No dead end may ever be met. */
 static void walk(const form_program *p, unsigned seed, const char *what) {
-    form_reference *r = reference_open(p, p->root);
+    form_reference at = {0}, next = {0};
+    reference_begin(&at, p, p->root);
     unsigned state = seed * 2654435761u + 1;
     for (int i = 0; i < 160; i++) {
         state = state * 1664525u + 1013904223u;
-        if (reference_may_end(r) && (state >> 28) == 0) break;
+        if (reference_accepts(&at) && (state >> 28) == 0) break;
         uint32_t first = (state >> 8) % FORM_SYMBOLS, symbol = first;
         static const char likely[] = "\"}],:0a1{[ e";
         if (state >> 31) first = symbol = (unsigned char)likely[(state >> 8) % (sizeof likely - 1)];
         bool read = false;
         do {
-            read = reference_read(r, symbol);
+            read = reference_step(&at, symbol, &next);
             symbol = (symbol + 1) % FORM_SYMBOLS;
         } while (!read && symbol != first);
-        if (!read && !reference_may_end(r)) fail_msg("%s: a dead end on walk %u behind %d symbols", what, seed, i);
+        if (!read && !reference_accepts(&at)) fail_msg("%s: a dead end on walk %u behind %d symbols", what, seed, i);
         if (!read) break;
+        const form_reference swap = at;
+        at = next;
+        next = swap;
     }
-    reference_close(r);
+    reference_free(&at);
+    reference_free(&next);
 }
 
 static void check_texts(const form_program *p, const char *what, const char *const *accepted, const char *const *refused) {
@@ -431,17 +436,42 @@ static void test_tools(void **state) {
                       HEAD "get>\n" CITY "<parameter=unit>\nf\n</parameter>\n" TAIL,
                       HEAD "get>\n<parameter=city>\na\n<b>\n\n</parameter>\n" TAIL, HEAD "get>\n<parameter=city>\n\n</parameter>\n" TAIL,
                       HEAD "get>\n" CITY "<parameter=where>\n{\"s\": \"<\\/parameter>\"}\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=where>\n{\"s\":\"</parameter>\"}\n</parameter>\n" TAIL,
                       HEAD "get>\n" CITY "<parameter=short>\n\xC3\xA9\xC3\xA9\n</parameter>\n" TAIL),
                 TEXTS("", "text", HEAD "get>\n" TAIL, HEAD "put>\n" TAIL, HEAD "get>\n" CITY CITY TAIL,
                       HEAD "get>\n" CITY "<parameter=days>\n0\n</parameter>\n" TAIL,
                       HEAD "get>\n" CITY "<parameter=days>\n\"3\"\n</parameter>\n" TAIL,
                       HEAD "get>\n" CITY "<parameter=other>\n3\n</parameter>\n" TAIL,
                       HEAD "get>\n" CITY "<parameter=unit>\nk\n</parameter>\n" TAIL,
-                      HEAD "get>\n<parameter=city>\na</parameter>b\n</parameter>\n" TAIL,
                       HEAD "get>\n<parameter=city>\n<parameter=days>\n\n</parameter>\n" TAIL,
-                      HEAD "get>\n" CITY "<parameter=where>\n{\"s\":\"</parameter>\"}\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=where>\n{\"s\":\"</parameter><parameter=a>\"}\n</parameter>\n" TAIL,
                       HEAD "get>\n" CITY "<parameter=short>\nabc\n</parameter>\n" TAIL, HEAD "get>\n" CITY "</function>\n",
-                      HEAD "get>\n" CITY TAIL "\n\n"));
+                      HEAD "get>\n" CITY TAIL "\n\n\n"));
+    /* what a text may hold, and what ends it */
+    check_texts(p, "texts",
+                TEXTS(HEAD "get>\n<parameter=city>\na</parameter>b\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\n</parameter>\n x</parameter>\n</invoke>\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\nx <parameter=days>\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\n</function>\nx\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\n</tool_call>\n<tool_call>\n</parameter>\n" TAIL),
+                TEXTS(HEAD "get>\n<parameter=city>\na\n</parameter>\n<b>\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\na\n</parameter>" CALL_END, HEAD "get>\n<parameter=city>\na\n</function>\n",
+                      HEAD "get>\n<parameter=city>\na\n</parameter>\n<parameter=city>\nb\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=short>\n\n\n\n\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=short>\n</parameter>x\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\na" CALL_END "\n</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\na" CALL_BEGIN "\n</parameter>\n" TAIL));
+    /* slips that tool_call.c mends */
+    check_texts(p, "slips",
+                TEXTS(CALL_BEGIN "<function=get>" CITY "</function>" CALL_END, CALL_BEGIN "\n\n<function=get>\n\n" CITY "\n" TAIL,
+                      HEAD "get>\n<parameter=city>\nParis</parameter>\n" TAIL,
+                      HEAD "get>\n<parameter=city>\nParis\n</parameter>\n</parameter>\n" TAIL, HEAD "get>\n<parameter=city>\nParis\n" TAIL,
+                      HEAD "get>\n<parameter=city>\nParis\n<parameter=days>\n3\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=days>3</parameter>\n" TAIL, HEAD "get>\n" CITY "<parameter=days>\n3\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=short>\na\n" TAIL),
+                TEXTS(HEAD "get>\n<parameter=days>\n3\n" TAIL,
+                      HEAD "get>\n<parameter=city>\nParis\n<parameter=city>\nx\n</parameter>\n" TAIL,
+                      HEAD "get>\n" CITY "<parameter=short>\na</parameter>\n" TAIL));
     form_program_free(p);
     o.one_call = true;
     o.tool_choice = CALLA_TOOLS_NAMED;
@@ -467,6 +497,36 @@ static void test_tools(void **state) {
     p = compile(&(calla_form_options){0});
     check_texts(p, "nothing", TEXTS("", "text", CALL_BEGIN, "a" CALL_BEGIN "b" CALL_BEGIN), NULL);
     form_program_free(p);
+}
+
+/* Which parameters of other names a tool may have. */
+static void test_other_parameters(void **state) {
+    (void)state;
+#define A "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}"
+#define NAMED(NAME, VALUE) HEAD "f>\n<parameter=" NAME ">\n" VALUE "\n</parameter>\n" TAIL
+    static const struct {
+        const char *parameters;
+        bool others;
+    } cases[] = {{"{}", true},
+                 {"{\"type\":\"object\"}", true},
+                 {"{" A "}", false},
+                 {"{" A ",\"additionalProperties\":false}", false},
+                 {"{" A ",\"additionalProperties\":{\"type\":\"integer\"}}", false}, /* it would be read as a string */
+                 {"{" A ",\"additionalProperties\":true}", true},
+                 {"{" A ",\"additionalProperties\":{}}", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char tools[512];
+        snprintf(tools, sizeof tools, "[{\"name\":\"f\",\"parameters\":%s}]", cases[i].parameters);
+        form_program *p = compile(&(calla_form_options){.tool_choice = CALLA_TOOLS_REQUIRED, .tools_json = tools});
+        const char *const other[] = {NAMED("b", "x\ny"), NAMED("aa", "1"),
+                                     HEAD "f>\n<parameter=b>\n1\n</parameter>\n<parameter=c>\n1\n" TAIL, NULL};
+        check_texts(p, tools, cases[i].others ? other : NULL, cases[i].others ? NULL : other);
+        check_texts(p, tools, TEXTS(HEAD "f>\n" TAIL, NAMED("a", "1")), TEXTS(NAMED("b\n", "x"), NAMED("", "x")));
+        if (strstr(tools, "integer")) check_texts(p, tools, NULL, TEXTS(NAMED("a", "x")));
+        form_program_free(p);
+    }
+#undef A
+#undef NAMED
 }
 
 static void test_tools_refused(void **state) {
@@ -563,11 +623,14 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_object),   cmocka_unit_test(test_types),        cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_arrays),        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_values),        cmocka_unit_test(test_combinations), cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_regex),         cmocka_unit_test(test_choice),       cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_tools_refused), cmocka_unit_test(test_budgets),      cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_json_object),      cmocka_unit_test(test_types),
+        cmocka_unit_test(test_objects),          cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_numbers),          cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_values),           cmocka_unit_test(test_combinations),
+        cmocka_unit_test(test_unsupported),      cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_choice),           cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_other_parameters), cmocka_unit_test(test_tools_refused),
+        cmocka_unit_test(test_budgets),          cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

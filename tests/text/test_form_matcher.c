@@ -1,4 +1,4 @@
-/* test_form_matcher.c: masks and what is taken, against a slow reference that runs the program byte by byte (form_brute.c): at points
+/* test_form_matcher.c: masks and what is taken, against a slow reference that runs the program byte by byte (form_reference.c): at points
  * of random walks, for every token of the vocabulary.
  *
  * usage: test_form_matcher [MODEL_DIR] */
@@ -11,14 +11,14 @@
 
 #include "base/buffer.h"
 #include "base/memory.h"
-#include "form_brute.h"
 #include "form_hand.h"
+#include "form_reference.h"
 #include "form_walk.h"
 #include "text/form/form_impl.h"
 #include "text/text.h"
 
 static calla_text *text;
-static int32_t n_ids, stop_id, call_id, call_end_id, think_end_id;
+static int32_t n_ids, stop_id, call_id, call_end_id, think_id, think_end_id;
 static size_t n_words;
 
 typedef struct form_case {
@@ -86,17 +86,18 @@ static int32_t choose(const uint32_t *mask, uint64_t *dice, const buffer *hurry)
 
 /* Where the reference stands before and behind a token, and something to write on. */
 typedef struct slow {
-    brute at, after, scratch;
+    form_reference at, after, scratch;
+    bool begun; /* the answer has more than line ends */
 } slow;
 
 static void slow_free(slow *s) {
-    brute_free(&s->at);
-    brute_free(&s->after);
-    brute_free(&s->scratch);
+    reference_free(&s->at);
+    reference_free(&s->after);
+    reference_free(&s->scratch);
 }
 
-static void swap(brute *a, brute *b) {
-    const brute c = *a;
+static void swap(form_reference *a, form_reference *b) {
+    const form_reference c = *a;
     *a = *b;
     *b = c;
 }
@@ -106,12 +107,13 @@ static bool slow_takes(slow *s, int32_t id) {
     size_t n;
     const unsigned char *bytes = bytes_of(id, &n);
     if (!bytes) return false;
-    if (id == stop_id) return brute_accepts(&s->at);
-    if (id == call_id) return brute_step(&s->at, FORM_TOOL_BEGIN, &s->after);
-    if (id == call_end_id) return brute_step(&s->at, FORM_TOOL_END, &s->after);
-    if (tokenizer_is_added(text->tokenizer, id) || !brute_step(&s->at, bytes[0], &s->after)) return false;
+    if (id == stop_id) return reference_accepts(&s->at);
+    if (id == call_id) return reference_step(&s->at, FORM_TOOL_BEGIN, &s->after);
+    if (id == call_end_id) return reference_step(&s->at, FORM_TOOL_END, &s->after);
+    if ((id == think_id || id == think_end_id) && !s->begun) return false; /* a tag */
+    if (tokenizer_is_special(text->tokenizer, id) || !reference_step(&s->at, bytes[0], &s->after)) return false;
     for (size_t i = 1; i < n; i++) {
-        if (!brute_step(&s->after, bytes[i], &s->scratch)) return false;
+        if (!reference_step(&s->after, bytes[i], &s->scratch)) return false;
         swap(&s->after, &s->scratch);
     }
     return true;
@@ -136,23 +138,24 @@ static size_t walk(const form_case *c, calla_form *form, uint64_t seed, size_t c
     const size_t patience = walk_roll(&dice, STEPS);
     slow s = {0};
     buffer written = {0};
-    brute_begin(&s.at, form->program, form->program->root);
+    reference_begin(&s.at, form->program, form->program->root);
     size_t steps = 0;
     for (int32_t id = -1; id != stop_id; steps++) {
         const uint32_t *mask = calla_matcher_mask(m);
         if (steps > MOST_STEPS) fail_msg("%s: no end behind \"%.*s\"", c->name, (int)written.n, written.data);
-        assert_true(mask || brute_is_free(&s.at));
-        if (mask && !brute_is_free(&s.at) && check && walk_roll(&dice, check) == 0) expect_mask(c, &s, mask, &written);
+        assert_true(mask || reference_is_free(&s.at));
+        if (mask && !reference_is_free(&s.at) && check && walk_roll(&dice, check) == 0) expect_mask(c, &s, mask, &written);
         id = choose(mask, &dice, steps >= patience ? &written : NULL);
         size_t n;
         if (calla_matcher_took(m, id))
             fail_msg("%s: behind \"%.*s\" token %d was allowed, not taken", c->name, (int)written.n, written.data, (int)id);
-        if (!brute_is_free(&s.at) || id == call_id) {
+        if (!reference_is_free(&s.at) || id == call_id) {
             if (!slow_takes(&s, id)) fail_msg("%s: behind \"%.*s\" token %d is wrong", c->name, (int)written.n, written.data, (int)id);
             if (id != stop_id) swap(&s.at, &s.after);
         }
         const unsigned char *bytes = bytes_of(id, &n);
         buffer_append(&written, bytes, n);
+        for (size_t i = 0; i < n; i++) s.begun |= bytes[i] != '\n';
     }
     for (int i = 0; i < 2; i++) { /* the end stays the end */
         const uint32_t *mask = calla_matcher_mask(m);
@@ -282,8 +285,8 @@ static void a_thought_is_free_but_must_lead_to_the_form(void **state) {
         assert_int_equal(calla_matcher_took(m, think_end_id), CALLA_OK);
         mask = calla_matcher_mask(m);
         slow s = {0};
-        brute_begin(&s.at, form->program, form->program->thought);
-        if (!brute_is_free(&s.at)) expect_mask(&cases[i], &s, mask, &(buffer){0});
+        reference_begin(&s.at, form->program, form->program->thought);
+        if (!reference_is_free(&s.at)) expect_mask(&cases[i], &s, mask, &(buffer){0});
         const char *const white[] = {"\n\n", "\n"};
         for (size_t k = 0; k < 2 && form->program->thought != form->program->root; k++) { /* as the template has it, or half of it */
             calla_ids ids;
@@ -393,6 +396,7 @@ int main(int argc, char **argv) {
     stop_id = tokenizer_stop_id(text->tokenizer);
     call_id = tokenizer_find_added(text->tokenizer, "<tool_call>");
     call_end_id = tokenizer_find_added(text->tokenizer, "</tool_call>");
+    think_id = tokenizer_find_added(text->tokenizer, "<think>");
     think_end_id = tokenizer_find_added(text->tokenizer, "</think>");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_what_the_reference_allows),

@@ -55,6 +55,7 @@ static void warm(const calla_form *f) {
         const uint32_t twin = p->states[s].twin;
         if (m->kind != FORM_WIDE && (m->kind != FORM_COUNTED || twin == FORM_NONE)) continue;
         const form_machine *of = m->kind == FORM_WIDE ? m : &p->machines[p->states[twin].machine];
+        if (m->kind == FORM_COUNTED && (m->text || twin != f->hubs[p->states[twin].machine])) continue; /* as the twin, or rare */
         if (of->common == FORM_OWN && !left) continue;
         form_local *owned = NULL;
         const form_local *l = form_local_get(&f->maker, s, !last[p->states[s].machine], &owned);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "text/form/form_text.h"
+
 typedef struct any_key {
     json_any which;
     bool in_call;
@@ -29,17 +31,12 @@ static nfa_part any_value(form_build *b, form_nfa *n, bool in_call) {
     return p;
 }
 
-void json_closing_dfa(form_nfa *n, form_dfa *out) {
-    const nfa_part p = nfa_seq(n, nfa_star(n, nfa_range(n, 0, 255)), nfa_text(n, "</parameter>"));
-    dfa_from_nfa(n, nfa_seq(n, p, nfa_star(n, nfa_range(n, 0, 255))), out);
-}
-
-/* A string without "</parameter>". */
+/* A string that does not end the parameter. */
 static void build_call_string(form_nfa *n, form_dfa *out) {
     form_dfa all = {0}, closing = {0};
     const nfa_part p = nfa_seq(n, nfa_text(n, "\""), nfa_star(n, json_any_char(n)));
     dfa_from_nfa(n, nfa_seq(n, p, nfa_text(n, "\"")), &all);
-    json_closing_dfa(n, &closing);
+    text_closing_dfa(n, &closing);
     dfa_combine(n->work, &all, &closing, DFA_WITHOUT, out);
     form_dfa_free(&all);
     form_dfa_free(&closing);
@@ -67,6 +64,9 @@ uint32_t json_any_machine(form_build *b, json_any which, bool in_call) {
     key->in_call = in_call;
     bool fresh;
     const uint32_t machine = form_machine_of(b, key, sizeof *key, build_any, key, &fresh);
-    if (fresh) b->machines[machine].wide = which == JSON_ANY_STRING;
+    if (fresh && which == JSON_ANY_STRING) {
+        b->machines[machine].wide = true;
+        b->machines[machine].common = FORM_CALL_STRING;
+    }
     return machine;
 }

@@ -15,9 +15,9 @@ typedef void (*form_build_fn)(form_build *b, const void *user, form_nfa *n, form
 
 typedef struct build_machine {
     form_dfa dfa;
-    bool wide, free;    /* see form_program.h; the start state is free */
-    form_common common; /* or FORM_OWN */
-    uint32_t twin;      /* FORM_NONE: not counted */
+    bool wide, text, free; /* see form_program.h; the start state is free */
+    form_common common;    /* or FORM_OWN */
+    uint32_t twin;         /* FORM_NONE: not counted */
     form_build_fn fn;
     const void *user;
     const void *key; /* [n_key] */

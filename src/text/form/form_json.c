@@ -201,7 +201,8 @@ static void build_common(form_build *b, const void *user, form_nfa *n, form_dfa 
 }
 
 uint32_t json_machine(form_build *b, form_common which) {
-    static const form_common names[FORM_COMMONS] = {FORM_OWN, FORM_STRING, FORM_WHITE_SPACE, FORM_NUMBER, FORM_INTEGER, FORM_TEXT};
+    static const form_common names[FORM_COMMONS] = {FORM_OWN,    FORM_STRING,  FORM_CALL_STRING, FORM_WHITE_SPACE,
+                                                    FORM_NUMBER, FORM_INTEGER, FORM_TEXT,        FORM_SHORT_TEXT};
     bool fresh;
     const uint32_t machine = form_machine_of(b, &names[which], sizeof names[which], build_common, &names[which], &fresh);
     if (fresh) {

@@ -294,12 +294,14 @@ static void add_machine(linker *l, uint32_t machine) {
         plain &= n_calls + n_guards == 0 && next[FORM_TOOL_BEGIN] == FORM_NONE && next[FORM_TOOL_END] == FORM_NONE && !state->free;
     }
     form_table_free(&rows);
+    m->text = from->text;
     m->kind = from->twin != FORM_NONE ? FORM_COUNTED : !plain ? FORM_GENERAL : from->wide ? FORM_WIDE : FORM_BYTES;
 }
 
 /* ------------------------------------------------------------- twins ----------------------------------------------------- */
 
-/* Walks a counted machine and its twin together, and marks each state with its counterpart. */
+/* Walks a counted machine and its twin together, and marks each state with its counterpart; but those behind guards, since they stand for
+ * less than it. */
 static void pair_twin(linker *l, uint32_t machine) {
     form_program *p = l->p;
     form_machine *m = &p->machines[l->renamed[machine]];
@@ -321,6 +323,8 @@ static void pair_twin(linker *l, uint32_t machine) {
             p->states[to].twin = form_next(p, s->twin, byte);
         }
     }
+    for (uint32_t i = m->first_state; i < m->first_state + m->n_states; i++)
+        for (uint32_t g = 0; g < p->states[i].n_guards; g++) p->states[p->edges[p->states[i].guards + g].next].twin = FORM_NONE;
 }
 
 /* ------------------------------------------------------------- FIRST ----------------------------------------------------- */

@@ -96,6 +96,29 @@ static void add_left(walk *w, uint32_t node, int32_t token, uint32_t chars) {
     if (!w->failed) l->left[l->n_left++] = (form_left_at){node, token, chars};
 }
 
+/* The machine may be left at a state, for a counted one if its bounds allow it. */
+static bool accepts(const form_program *p, uint32_t state) {
+    const form_state *s = &p->states[state];
+    for (uint32_t i = 0; i < s->n_guards; i++)
+        if (p->states[p->edges[s->guards + i].next].accepts) return true;
+    return s->accepts;
+}
+
+/* Tokens below node i leave there. */
+static void add_below(walk *w, uint32_t i, const place *at) {
+    const form_trie *t = w->m->trie;
+    const bool text = w->m->program->machines[w->m->program->states[at->state].machine].text;
+    for (uint32_t k = i + 1; k < t->nodes[i].skip && !w->failed;) {
+        const form_trie_node *node = &t->nodes[k];
+        if (text && node->depth == t->nodes[i].depth + 1 && node->byte != '\n' && node->byte != '<') {
+            k = node->skip;
+            continue;
+        }
+        if (node->token >= 0) add_left(w, i, node->token, at->chars);
+        k++;
+    }
+}
+
 /* What is found at node i, where the walk stands at `at`. */
 static void find_at(walk *w, uint32_t i, const place *at) {
     const form_trie *t = w->m->trie;
@@ -105,9 +128,7 @@ static void find_at(walk *w, uint32_t i, const place *at) {
         w->failed |= mem_grow(&w->stays, &w->cap_stays, w->n_stays + 1, sizeof *w->stays, SIZE_MAX / sizeof *w->stays) != 0;
         if (!w->failed) w->stays[w->n_stays++] = (stayed){token, at->chars, at->ended};
     }
-    if (!w->rests || !w->m->program->states[at->state].accepts) return;
-    for (uint32_t k = i + 1; k < t->nodes[i].skip && !w->failed; k++) /* all below may leave here */
-        if (t->nodes[k].token >= 0) add_left(w, i, t->nodes[k].token, at->chars);
+    if (w->rests && accepts(w->m->program, at->state)) add_below(w, i, at);
 }
 
 static void walk_trie(walk *w, uint32_t state) {
@@ -193,7 +214,7 @@ static size_t common_bytes(const left_rest *a, const left_rest *b) {
     return n;
 }
 
-static left_rest *sorted_rests(const walk *w) {
+static left_rest *sorted_rests(const walk *w, bool text) {
     const form_local *l = w->local;
     left_rest *f = mem_array(l->n_left, sizeof *f);
     for (size_t i = 0; f && i < l->n_left; i++) {
@@ -201,15 +222,16 @@ static left_rest *sorted_rests(const walk *w) {
         const form_left_at *left = &l->left[i];
         const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(w->m->tokenizer, left->token, &n);
         const uint32_t depth = w->m->trie->nodes[left->node].depth;
-        f[i] = (left_rest){.bytes = bytes + depth, .n = (uint32_t)n - depth, .token = left->token, .chars = left->chars};
+        const uint32_t chars = text ? form_count_characters(bytes, depth) : left->chars;
+        f[i] = (left_rest){.bytes = bytes + depth, .n = (uint32_t)n - depth, .token = left->token, .chars = chars};
     }
     if (f && l->n_left) qsort(f, l->n_left, sizeof *f, compare_rests);
     return f;
 }
 
-static bool make_rests(walk *w) {
+static bool make_rests(walk *w, bool text) {
     form_local *l = w->local;
-    left_rest *f = sorted_rests(w);
+    left_rest *f = sorted_rests(w, text);
     if (!f) return false;
     size_t n_nodes = 0, depth = 0;
     for (size_t i = 0; i < l->n_left; i++) n_nodes += f[i].n - (i ? common_bytes(&f[i - 1], &f[i]) : 0);
@@ -261,7 +283,7 @@ static form_local *make(const form_local_maker *m, uint32_t state, bool counted,
             walk_trie(&w, state);
         ok = !w.failed;
     }
-    if (ok && rests) ok = make_rests(&w);
+    if (ok && rests) ok = make_rests(&w, m->program->machines[m->program->states[state].machine].text);
     if (ok && counted) ok = sort_by_chars(&w, false, &l->open) && sort_by_chars(&w, true, &l->ended);
     mem_free(w.places);
     mem_free(w.stays);

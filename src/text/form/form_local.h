@@ -20,7 +20,7 @@ typedef struct form_rest {
 
 typedef struct form_leaving {
     int32_t token;
-    uint32_t chars; /* INC guards before it leaves, in a counted machine */
+    uint32_t chars; /* characters before it leaves, in a counted machine (INC guards) or a text */
 } form_leaving;
 
 /* The same as it was found: token leaves behind the trie's node. */
@@ -62,7 +62,7 @@ typedef struct form_locals {
 bool form_locals_open(form_locals *store, size_t n, size_t max_bytes);
 void form_locals_close(form_locals *store);
 
-enum { FORM_COMMON_STATES = 128 }; /* of a common machine, as far as they are shared */
+enum { FORM_COMMON_STATES = 256 }; /* of a common machine, as far as they are shared */
 
 /* What locals are made of.  All of it outlives the locals. */
 typedef struct form_local_maker {

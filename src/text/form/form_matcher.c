@@ -22,6 +22,8 @@ struct calla_matcher {
     form_config *group; /* scratch, room for FORM_MAX_CONFIGS: some of now */
     uint32_t *mask;     /* [n_words] */
     bool made;          /* mask is the one of now */
+    bool begun;         /* the answer has more than line ends */
+    bool from_thought;  /* a thought has begun the call, without </think> */
 };
 
 enum { THIN_ABOVE = 4096 }; /* frames */
@@ -185,9 +187,33 @@ static void count_left(const calla_matcher *m, const form_config *c, uint64_t *l
     *most = bound->high > c->count ? bound->high - c->count : 0;
 }
 
+/* Of what stays in a text, tokens of so many characters. */
+static void add_shorter(calla_matcher *m, const form_local *l, uint64_t most) {
+    const form_trie *t = m->form->trie;
+    for (uint32_t i = 0; l->stay && i < t->n_words; i++)
+        for (uint32_t bits = l->stay[i]; bits; bits &= bits - 1) {
+            const uint32_t bit = (uint32_t)__builtin_ctz(bits);
+            if (t->characters[i * 32 + bit] <= most) m->mask[i] |= UINT32_C(1) << bit;
+        }
+    for (uint32_t i = 0; i < l->n_few; i++)
+        if (t->characters[l->few[i]] <= most) set_bit(m->mask, l->few[i]);
+}
+
+static void add_all(calla_matcher *m, const form_local *l) {
+    for (uint32_t i = 0; l->stay && i < m->form->trie->n_words; i++) m->mask[i] |= l->stay[i];
+    for (uint32_t i = 0; i < l->n_few; i++) set_bit(m->mask, l->few[i]);
+}
+
+/* A counted machine's state is as its twin's where no bound is within reach; in a text, which has a character for each character, always
+ * but for the bounds. */
 static void add_wide(calla_matcher *m, const form_config *c) {
+    const form_machine *machine = machine_of(m, c);
+    const uint32_t twin = m->form->program->states[c->state].twin;
+    uint64_t least = 0, most = UINT64_MAX;
+    if (machine->kind == FORM_COUNTED) count_left(m, c, &least, &most);
+    const bool near = least || most < m->form->trie->longest, as_twin = twin != FORM_NONE && (machine->text || !near);
     form_local *owned;
-    const form_local *l = form_local_get(&m->form->maker, c->state, c->stack != 0, &owned);
+    const form_local *l = form_local_get(&m->form->maker, as_twin ? twin : c->state, c->stack != 0, &owned);
     if (!l) {
         form_sets_begin(&m->sets, c, 1);
         form_sets_close(&m->sets);
@@ -196,16 +222,13 @@ static void add_wide(calla_matcher *m, const form_config *c) {
         add_walked(m, m->group, n);
         return;
     }
-    uint64_t least = 0, most = UINT64_MAX;
-    const bool counted = machine_of(m, c)->kind == FORM_COUNTED;
-    if (counted) count_left(m, c, &least, &most);
-    const uint64_t longest = m->form->trie->longest;
-    if (counted && (least || most < longest)) {
+    if (!near) {
+        add_all(m, l);
+    } else if (as_twin) {
+        add_shorter(m, l, most);
+    } else {
         add_by_chars(m->mask, &l->open, 0, most);
         add_by_chars(m->mask, &l->ended, least, most);
-    } else {
-        for (uint32_t i = 0; l->stay && i < m->form->trie->n_words; i++) m->mask[i] |= l->stay[i];
-        for (uint32_t i = 0; i < l->n_few; i++) set_bit(m->mask, l->few[i]);
     }
     if (c->stack) add_leaving(m, l, c, least, most);
     form_local_free(owned);
@@ -238,6 +261,18 @@ static void make_mask(calla_matcher *m) {
     if (!s->dropped) form_cache_put(&m->form->cache, key, m->mask);
 }
 
+/* answer.c takes <think> and </think> for tags where an answer has not begun, and </think> for the end of a thought about a call. */
+static bool is_think_tag(const calla_matcher *m, int32_t id) {
+    const form_trie *t = m->form->trie;
+    return (id == t->think_id || id == t->think_end_id) && (!m->begun || m->from_thought);
+}
+
+static void clear_think_tags(calla_matcher *m) {
+    const int32_t ids[] = {m->form->trie->think_id, m->form->trie->think_end_id};
+    for (size_t i = 0; i < 2; i++)
+        if (ids[i] >= 0 && is_think_tag(m, ids[i])) m->mask[ids[i] / 32] &= ~(UINT32_C(1) << ids[i] % 32);
+}
+
 static bool may_call(const calla_matcher *m, const form_config *c) {
     return form_next(m->form->program, c->state, FORM_TOOL_BEGIN) != FORM_NONE;
 }
@@ -252,6 +287,7 @@ const uint32_t *calla_matcher_mask(calla_matcher *m) {
         set_bit(m->mask, m->form->trie->stop_id);
     } else {
         make_mask(m);
+        clear_think_tags(m);
     }
     m->made = true;
     return m->mask;
@@ -283,21 +319,29 @@ static calla_status take_in_thought(calla_matcher *m, int32_t id) {
     calla_status status = begin(m, p->root);
     if (!status) status = take_symbol(m, FORM_TOOL_BEGIN);
     if (status) m->state = IN_THOUGHT;
+    m->from_thought = !status;
     return status == CALLA_E_ARGUMENT ? CALLA_OK : status; /* there are no tools: nothing but text */
 }
 
 static calla_status take_in_answer(calla_matcher *m, int32_t id) {
     const form_trie *t = m->form->trie;
     const bool in_text = free_config(m) != NULL;
+    calla_status status;
     if (id == t->stop_id && (in_text || may_stop(m))) return stop(m);
-    if (id == t->call_id) return take_symbol(m, FORM_TOOL_BEGIN);
+    if (id == t->call_id) {
+        status = take_symbol(m, FORM_TOOL_BEGIN);
+        m->begun |= !status;
+        return status;
+    }
     if (in_text) return CALLA_OK;
     if (id == t->call_end_id) return take_symbol(m, FORM_TOOL_END);
-    if (tokenizer_is_added(m->form->tokenizer, id)) return CALLA_E_ARGUMENT;
+    if (!form_trie_has(t, m->form->tokenizer, id) || is_think_tag(m, id)) return CALLA_E_ARGUMENT;
     size_t n;
-    const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(m->form->tokenizer, id, &n);
+    const char *bytes = tokenizer_bytes(m->form->tokenizer, id, &n);
     begin_sets(&m->sets);
-    return n > t->longest ? CALLA_E_ARGUMENT : settle(m, advance_bytes(m, bytes, n));
+    status = settle(m, advance_bytes(m, (const unsigned char *)bytes, n));
+    for (size_t i = 0; i < n && !status; i++) m->begun |= bytes[i] != '\n';
+    return status;
 }
 
 calla_status calla_matcher_took(calla_matcher *m, int32_t id) {

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "text/form/form_schema.h"
+#include "text/form/form_text.h"
 
 /* ------------------------------------------------------------- what is said ---------------------------------------------- */
 
@@ -116,7 +117,7 @@ static void build_other_key(form_build *b, const void *user, form_nfa *n, form_d
     form_dfa_free(&named);
     if (!leaf->doc->in_call) return;
     form_dfa closing = {0};
-    json_closing_dfa(n, &closing);
+    text_closing_dfa(n, &closing);
     dfa_combine(&b->work, &left, &closing, DFA_WITHOUT, out);
     form_dfa_free(&closing);
     form_dfa_free(&left);

@@ -67,7 +67,7 @@ typedef struct form_state {
     bool accepts;
     bool free;     /* see below */
     uint16_t need; /* least number of frames above its own that suffice to reach acceptance of its machine */
-    uint32_t twin; /* of a counted machine's state: the corresponding state of its twin, else FORM_NONE */
+    uint32_t twin; /* of a counted machine's state that no guard leads to: the corresponding state of its twin, else FORM_NONE */
 } form_state;
 
 /* A free state, only ever in the root machine: text is free there.  Any token at all may follow, control tokens and stop among them,
@@ -83,24 +83,27 @@ typedef enum form_machine_kind {
     FORM_COUNTED  /* byte edges and INC and MIN guards, one INC for each character: a string with bounds of length.  The machine `twin`
                    * is WIDE and the same without guards: a state with guards has as twin the state that stands for all it reaches over
                    * guards, and an edge on byte b leads to the twin's edge on b.  So where neither bound is within reach of a token,
-                   * a counted state's mask is its twin's; below the minimum by more than a token's length it is the twin's without
-                   * the tokens that leave */
+                   * the tokens that stay in a counted state's machine are its twin's.  What MIN leads to accepts, or reads one byte
+                   * and accepts then */
 } form_machine_kind;
 
 /* Machines that are the same in every program, states numbered alike from `start` on: their masks can be shared between programs. */
 typedef enum form_common {
     FORM_OWN,         /* not one of these */
     FORM_STRING,      /* any JSON string, with its quotes */
+    FORM_CALL_STRING, /* the same in a tool call, without what would end its parameter */
     FORM_WHITE_SPACE, /* between two elements of JSON */
     FORM_NUMBER,
     FORM_INTEGER,
-    FORM_TEXT, /* a tool parameter's free text with what closes it, "\n</parameter>\n" */
+    FORM_TEXT,       /* a tool parameter's free text */
+    FORM_SHORT_TEXT, /* the same within a bound of length (form_text.h) */
     FORM_COMMONS
 } form_common;
 
 typedef struct form_machine {
     form_machine_kind kind;
     form_common common;
+    bool text; /* a parameter's text, which goes on where it may end: what follows a call of it begins with "\n" or "<" */
     uint32_t first_state, n_states; /* its states are consecutive */
     uint32_t start;
     uint32_t classes;                         /* class_maps[classes]: its byte classes */

@@ -15,28 +15,27 @@ typedef struct value_parts {
     const schema_set *leaf;
     schema_form form;
     nfa_part whole;
-    uint32_t close;   /* of SCHEMA_PARAMETER and literal texts: where what closes the parameter begins */
     form_dfa content; /* of SCHEMA_TEXT: what a text may be */
 } value_parts;
 
-static void add_part(value_parts *v, nfa_part part, bool closed) {
+static void add_part(value_parts *v, nfa_part part) {
     nfa_skip(v->n, v->whole.from, part.from);
-    nfa_skip(v->n, part.to, v->form == SCHEMA_JSON || closed ? v->whole.to : v->close);
+    nfa_skip(v->n, part.to, v->whole.to);
 }
 
 static void add_literal(form_build *b, json_object *value, void *user) {
     value_parts *v = user;
     const bool string = json_object_is_type(value, json_type_string);
     if (v->form != SCHEMA_TEXT) {
-        if (v->form == SCHEMA_JSON || !string) add_part(v, json_literal(b, v->n, value, v->leaf->doc->in_call), false);
+        if (v->form == SCHEMA_JSON || !string) add_part(v, json_literal(b, v->n, value, v->leaf->doc->in_call));
         return;
     }
-    if (!value) add_part(v, nfa_text(v->n, "null"), false);
+    if (!value) add_part(v, nfa_text(v->n, "null"));
     if (!string) return;
     const char *text = json_object_get_string(value);
     const size_t length = (size_t)json_object_get_string_len(value);
-    if (v->content.n_states == 0) text_content_dfa(b, &v->content);
-    if (v->content.n_states && dfa_accepts(&v->content, text, length)) add_part(v, nfa_bytes(v->n, text, length), false);
+    if (v->content.n_states == 0) text_content_dfa(b, false, &v->content);
+    if (v->content.n_states && dfa_accepts(&v->content, text, length)) add_part(v, nfa_bytes(v->n, text, length));
 }
 
 static void add_leaf(form_build *b, const schema_set *leaf, void *user) {
@@ -45,16 +44,16 @@ static void add_leaf(form_build *b, const schema_set *leaf, void *user) {
     v->leaf = leaf;
     if (schema_each_value(b, leaf, add_literal, v)) return;
     unsigned types = schema_types(leaf);
-    if (types & TYPE_NULL) add_part(v, nfa_text(n, "null"), false);
+    if (types & TYPE_NULL) add_part(v, nfa_text(n, "null"));
     if (v->form == SCHEMA_TEXT) {
-        if (types & TYPE_STRING) add_part(v, nfa_call(n, schema_string(b, leaf, true)), true);
+        if (types & TYPE_STRING) add_part(v, nfa_call(n, schema_string(b, leaf, true)));
         return;
     }
-    if (types & TYPE_BOOLEAN) add_part(v, nfa_alt(n, nfa_text(n, "true"), nfa_text(n, "false")), false);
-    if (types & (TYPE_INTEGER | TYPE_FRACTION)) add_part(v, nfa_call(n, schema_number(b, leaf, !(types & TYPE_FRACTION))), false);
-    if ((types & TYPE_STRING) && v->form == SCHEMA_JSON) add_part(v, nfa_call(n, schema_string(b, leaf, false)), false);
-    if (types & TYPE_ARRAY) add_part(v, nfa_call(n, schema_array(b, leaf)), false);
-    if (types & TYPE_OBJECT) add_part(v, nfa_call(n, schema_object(b, leaf)), false);
+    if (types & TYPE_BOOLEAN) add_part(v, nfa_alt(n, nfa_text(n, "true"), nfa_text(n, "false")));
+    if (types & (TYPE_INTEGER | TYPE_FRACTION)) add_part(v, nfa_call(n, schema_number(b, leaf, !(types & TYPE_FRACTION))));
+    if ((types & TYPE_STRING) && v->form == SCHEMA_JSON) add_part(v, nfa_call(n, schema_string(b, leaf, false)));
+    if (types & TYPE_ARRAY) add_part(v, nfa_call(n, schema_array(b, leaf)));
+    if (types & TYPE_OBJECT) add_part(v, nfa_call(n, schema_object(b, leaf)));
 }
 
 static bool has_values(const schema_set *set) {
@@ -71,13 +70,8 @@ static const char *choice_keyword(const schema_set *set) {
 
 static void build_value(form_build *b, const void *user, form_nfa *n, form_dfa *out) {
     const value_user *u = user;
-    value_parts v = {.n = n, .form = u->form, .whole = nfa_nothing(n), .close = nfa_node(n)};
+    value_parts v = {.n = n, .form = u->form, .whole = nfa_nothing(n)};
     schema_each_leaf(b, u->set, add_leaf, &v);
-    if (u->form != SCHEMA_JSON) {
-        const nfa_part close = nfa_text(n, SCHEMA_CLOSING);
-        nfa_skip(n, v.close, close.from);
-        nfa_skip(n, close.to, v.whole.to);
-    }
     form_dfa_free(&v.content);
     schema_at(b, u->set, choice_keyword(u->set));
     dfa_from_nfa(n, v.whole, out);

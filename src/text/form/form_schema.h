@@ -46,11 +46,9 @@ typedef enum schema_type {
 /* How a value is written. */
 typedef enum schema_form {
     SCHEMA_JSON,
-    SCHEMA_PARAMETER, /* in a tool call: JSON that is no string, and what closes the parameter */
-    SCHEMA_TEXT       /* in a tool call: a string as bare text, and what closes the parameter */
+    SCHEMA_PARAMETER, /* in a tool call: JSON that is no string */
+    SCHEMA_TEXT       /* in a tool call: a string as bare text */
 } schema_form;
-
-#define SCHEMA_CLOSING "\n</parameter>\n"
 
 /* ---- sets: form_schema_set.c ---- */
 

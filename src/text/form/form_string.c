@@ -204,14 +204,14 @@ static bool lengths_matter(form_build *b, const schema_set *leaf, lengths l) {
 }
 
 /* Without what tool_call.c would take for the end of the value: of bare text, and of a JSON string in a call. */
-static void keep_from_closing(form_build *b, const schema_set *leaf, bool bare, form_dfa *d) {
+static void keep_from_closing(form_build *b, const schema_set *leaf, bool bare, bool is_short, form_dfa *d) {
     form_dfa other = {0};
     if (bare) {
-        text_content_dfa(b, &other);
+        text_content_dfa(b, is_short, &other);
         restrict_dfa(b, d, &other, DFA_BOTH);
     } else if (leaf->doc->in_call) {
         form_nfa forbidden = {.work = &b->work};
-        json_closing_dfa(&forbidden, &other);
+        text_closing_dfa(&forbidden, &other);
         form_nfa_free(&forbidden);
         restrict_dfa(b, d, &other, DFA_WITHOUT);
     }
@@ -228,9 +228,9 @@ static void build_expressions(form_build *b, const schema_set *leaf, bool bare, 
         length_dfa(b, l, spelling, &other);
         restrict_dfa(b, &d, &other, DFA_BOTH);
     }
-    keep_from_closing(b, leaf, bare, &d);
-    const nfa_part open = nfa_text(n, bare ? "" : "\""), close = nfa_text(n, bare ? SCHEMA_CLOSING : "\"");
-    dfa_from_nfa(n, nfa_seq(n, nfa_seq(n, open, nfa_dfa(n, &d)), close), out);
+    keep_from_closing(b, leaf, bare, false, &d);
+    const char *quote = bare ? "" : "\"";
+    dfa_from_nfa(n, nfa_seq(n, nfa_seq(n, nfa_text(n, quote), nfa_dfa(n, &d)), nfa_text(n, quote)), out);
     form_dfa_free(&d);
 }
 
@@ -239,7 +239,8 @@ static void build_counted(form_build *b, const schema_set *leaf, bool bare, form
     const lengths l = lengths_of(leaf);
     const uint32_t inc = form_guard_of(b, FORM_INC, l.most < FORM_MAX_COUNT ? l.most : FORM_MAX_COUNT - 1);
     const uint32_t min = form_guard_of(b, FORM_MIN, l.least);
-    const nfa_part open = nfa_text(n, bare ? "" : "\""), content = nfa_nothing(n);
+    const char *quote = bare ? "" : "\"";
+    const nfa_part open = nfa_text(n, quote), content = nfa_nothing(n);
     const nfa_part more = nfa_symbol(n, inc), one = bare ? nfa_code_points(n, 0, 0x10FFFF) : json_any_char(n);
     nfa_skip(n, content.from, more.from);
     nfa_skip(n, more.to, one.from);
@@ -247,8 +248,8 @@ static void build_counted(form_build *b, const schema_set *leaf, bool bare, form
     nfa_skip(n, content.from, content.to);
     form_dfa d = {0};
     dfa_from_nfa(n, nfa_seq(n, open, content), &d);
-    keep_from_closing(b, leaf, bare, &d);
-    const nfa_part end = nfa_seq(n, nfa_symbol(n, min), nfa_text(n, bare ? SCHEMA_CLOSING : "\""));
+    keep_from_closing(b, leaf, bare, l.most < FORM_MAX_COUNT, &d);
+    const nfa_part end = nfa_seq(n, nfa_symbol(n, min), nfa_text(n, quote));
     if (l.least <= l.most)
         dfa_from_nfa(n, nfa_seq(n, nfa_dfa(n, &d), end), out);
     else
@@ -267,7 +268,7 @@ static void build_string(form_build *b, const void *user, form_nfa *n, form_dfa 
 uint32_t schema_string(form_build *b, const schema_set *leaf, bool bare) {
     const lengths l = lengths_of(leaf);
     const bool counted = l.least || l.most < FORM_MAX_COUNT, expressions = has_expressions(b, leaf);
-    if (!counted && !expressions) return bare ? text_machine(b) : json_any_machine(b, JSON_ANY_STRING, leaf->doc->in_call);
+    if (!counted && !expressions) return bare ? text_machine(b, false) : json_any_machine(b, JSON_ANY_STRING, leaf->doc->in_call);
     string_user *user = form_alloc(&b->work, sizeof *user);
     size_t n;
     const void *key = schema_key(b, leaf, bare ? 'T' : 'S', &n);
@@ -278,8 +279,9 @@ uint32_t schema_string(form_build *b, const schema_set *leaf, bool bare) {
     const uint32_t machine = form_machine_of(b, key, n, build_string, user, &fresh);
     if (!fresh) return machine;
     b->machines[machine].wide = expressions;
-    if (!expressions && !bare) { /* bare text may go on with what also ends it, which the twin's rule does not allow */
-        const uint32_t twin = json_any_machine(b, JSON_ANY_STRING, leaf->doc->in_call);
+    b->machines[machine].text = bare;
+    if (!expressions) {
+        const uint32_t twin = bare ? text_machine(b, l.most < FORM_MAX_COUNT) : json_any_machine(b, JSON_ANY_STRING, leaf->doc->in_call);
         if (!form_failed(&b->work)) b->machines[machine].twin = twin;
     }
     return machine;

@@ -23,14 +23,25 @@ static int compare_words(const void *a, const void *b) {
     return x->n != y->n ? (x->n < y->n ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
 }
 
-static word *sorted_words(const tokenizer *t, size_t *n_words) {
+uint32_t form_count_characters(const unsigned char *bytes, size_t n) {
+    uint32_t characters = 0;
+    for (size_t i = 0; i < n; i++) characters += (bytes[i] & 0xC0) != 0x80;
+    return characters;
+}
+
+bool form_trie_has(const form_trie *trie, const tokenizer *t, int32_t id) {
+    size_t n;
+    return tokenizer_bytes(t, id, &n) && n <= MAX_LENGTH && !tokenizer_is_special(t, id) && id != trie->call_id && id != trie->call_end_id;
+}
+
+static word *sorted_words(const form_trie *trie, const tokenizer *t, size_t *n_words) {
     const uint32_t n_ids = tokenizer_vocabulary(t);
     word *words = mem_array(n_ids, sizeof *words);
     size_t n = 0;
     for (uint32_t id = 0; words && id < n_ids; id++) {
         size_t length;
         const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(t, (int32_t)id, &length);
-        if (!bytes || length > MAX_LENGTH || tokenizer_is_added(t, (int32_t)id)) continue;
+        if (!form_trie_has(trie, t, (int32_t)id)) continue;
         word *w = &words[n++];
         *w = (word){.bytes = bytes, .n = (uint32_t)length, .id = (int32_t)id};
         for (size_t i = 0; i < 8; i++) w->front = w->front << 8 | (i < length ? bytes[i] : 0);
@@ -66,6 +77,7 @@ static bool fill(form_trie *trie, const word *words, size_t n_words) {
             path[++depth] = trie->n_nodes;
             trie->nodes[trie->n_nodes++] = (form_trie_node){.token = -1, .depth = (uint16_t)depth, .byte = w->bytes[depth - 1]};
         }
+        trie->characters[w->id] = (uint16_t)form_count_characters(w->bytes, w->n);
         trie->nodes[path[depth]].token = w->id; /* of equal tokens, which no byte-level vocabulary has, the last */
         if (w->n > trie->longest) trie->longest = w->n;
         if (w->n == 1) trie->of_byte[w->bytes[0]] = w->id;
@@ -81,20 +93,26 @@ calla_status form_trie_build(const tokenizer *t, form_trie **out, calla_error *e
     *out = NULL;
     form_trie *trie = mem_calloc(1, sizeof *trie);
     size_t n_words = 0;
-    word *words = trie ? sorted_words(t, &n_words) : NULL;
-    if (words) trie->of_byte = mem_array(256, sizeof *trie->of_byte);
+    if (trie) {
+        trie->stop_id = tokenizer_stop_id(t);
+        trie->think_id = tokenizer_find_added(t, "<think>");
+        trie->think_end_id = tokenizer_find_added(t, "</think>");
+        trie->call_id = tokenizer_find_added(t, "<tool_call>");
+        trie->call_end_id = tokenizer_find_added(t, "</tool_call>");
+    }
+    word *words = trie ? sorted_words(trie, t, &n_words) : NULL;
+    if (words) {
+        trie->n_words = (tokenizer_vocabulary(t) + 31) / 32;
+        trie->of_byte = mem_array(256, sizeof *trie->of_byte);
+        trie->characters = mem_calloc(trie->n_words * (size_t)32, sizeof *trie->characters);
+    }
     for (int i = 0; words && trie->of_byte && i < 256; i++) trie->of_byte[i] = -1;
-    const bool filled = words && trie->of_byte && fill(trie, words, n_words);
+    const bool filled = words && trie->of_byte && trie->characters && fill(trie, words, n_words);
     mem_free(words);
     if (!filled) {
         form_trie_free(trie);
         return error_nomem(err, "the trie of the vocabulary");
     }
-    trie->n_words = (tokenizer_vocabulary(t) + 31) / 32;
-    trie->stop_id = tokenizer_stop_id(t);
-    trie->think_end_id = tokenizer_find_added(t, "</think>");
-    trie->call_id = tokenizer_find_added(t, "<tool_call>");
-    trie->call_end_id = tokenizer_find_added(t, "</tool_call>");
     calla_status status = CALLA_OK;
     if (trie->stop_id < 0)
         status =
@@ -115,5 +133,6 @@ void form_trie_free(form_trie *trie) {
     if (!trie) return;
     mem_free(trie->nodes);
     mem_free(trie->of_byte);
+    mem_free(trie->characters);
     mem_free(trie);
 }

@@ -1,6 +1,7 @@
 /* form_trie.h: the tokens that text is made of, as a trie that is walked from front to back.
  *
- * Added tokens are left out: text that is held to a form holds no control token, and the few that a form speaks of have their ids here.
+ * Control tokens are left out: special ones, and <tool_call> and </tool_call>.  Other added tokens are text where they stand in text, as
+ * answer.c prints them; so are <think> and </think> once the answer has begun.
  * Immutable once built: any thread may read it.  Knows nothing of forms. */
 #ifndef CALLA_TEXT_FORM_TRIE_H
 #define CALLA_TEXT_FORM_TRIE_H
@@ -19,16 +20,23 @@ typedef struct form_trie_node {
 typedef struct form_trie {
     form_trie_node *nodes; /* [n_nodes] */
     uint32_t n_nodes;
-    uint32_t n_words;                           /* 32-bit words of a mask */
-    uint32_t longest;                           /* bytes of a token */
-    int32_t *of_byte;                           /* [256] the token of each single byte: whatever byte a form wants can be had */
-    int32_t stop_id;                            /* ends the answer */
-    int32_t think_end_id, call_id, call_end_id; /* </think>, <tool_call>, </tool_call>; -1 where the tokenizer has none */
+    uint32_t n_words;               /* 32-bit words of a mask */
+    uint32_t longest;               /* bytes of a token */
+    uint16_t *characters;           /* [32 · n_words] of each token: how many begin in it */
+    int32_t *of_byte;               /* [256] the token of each single byte: whatever byte a form wants can be had */
+    int32_t stop_id;                /* ends the answer */
+    int32_t think_id, think_end_id; /* <think>, </think>; -1 where the tokenizer has none */
+    int32_t call_id, call_end_id;   /* <tool_call>, </tool_call> */
 } form_trie;
 
 /* CALLA_E_UNSUPPORTED for a vocabulary without a token that ends an answer, or without a token for each byte of UTF-8: a form could ask
  * for what no token spells. */
 calla_status form_trie_build(const tokenizer *t, form_trie **out, calla_error *err);
 void form_trie_free(form_trie *trie); /* NULL is allowed */
+
+/* It is a token of text, and as such in the trie. */
+bool form_trie_has(const form_trie *trie, const tokenizer *t, int32_t id);
+/* Characters that begin in bytes [n] of UTF-8. */
+uint32_t form_count_characters(const unsigned char *bytes, size_t n);
 
 #endif
