@@ -64,10 +64,12 @@ def variants(slow):
     gcc = 'cc' if ON_MAC else 'gcc'
     no_cuda = '-Dcuda=disabled'  # compiled by itself: compile_cuda
     no_metal = '-Dmetal=disabled'  # its kernels and host are compiled by clang in any variant
-    yield 'clang', newest_clang(), ['--buildtype=release', no_cuda, no_metal], lambda test: bool({'unit', 'kernel'} & test.suites)
+    # A test that needs nothing built, such as that of the format, is the same in each variant: it runs in gcc.
+    units = lambda test: test.needs and bool({'unit', 'kernel'} & test.suites)
+    yield 'clang', newest_clang(), ['--buildtype=release', no_cuda, no_metal], units
     yield 'gcc', gcc, ['--buildtype=release', f'-Dslow_tests={str(slow).lower()}', no_cuda], lambda test: slow or fast(test)
     # Not scripts, whose programs have tests of their own, nor forms against other validators: the matcher's tests are among the others.
-    memory = lambda test: fast(test) and test.name != 'cli_bench_scripts' and 'form' not in test.suites
+    memory = lambda test: test.needs and fast(test) and test.name != 'cli_bench_scripts' and 'form' not in test.suites
     yield 'asan', gcc, ['--native-file', 'presets/asan.ini', no_cuda], memory
     yield 'tsan', gcc, ['--native-file', 'presets/tsan.ini', no_cuda], threads
 

@@ -119,6 +119,7 @@ static char *expect_trip(const char *say, const char *more) {
 
 /* --------------------------------------------------------- documents ----------------------------------------------------- */
 
+/* A09: an answer fits its schema whatever the model had in mind, or the field is refused (test_what_is_not_understood); never ignored. */
 static void test_a_document_without_a_thought(void **state) {
     (void)state;
     expect(PARIS, OFF FORMAT, "", PARIS, "", "stop");
@@ -135,6 +136,14 @@ static void test_a_document_without_a_thought(void **state) {
     }
     mem_free(expect_trip("", OFF FORMAT));
     mem_free(expect_trip("I cannot answer that.", OFF FORMAT));
+    mem_free(expect_trip("Hello! How can I help you?", OFF FORMAT));
+    said s = ask("Hello! How can I help you?", OFF "\"response_format\":{\"type\":\"json_object\"}");
+    json_object *object = NULL;
+    calla_error err;
+    assert_int_equal(json_parse(s.content.data, s.content.n, "content", &object, &err), CALLA_OK);
+    assert_true(json_object_is_type(object, json_type_object));
+    json_object_put(object);
+    said_free(&s);
 }
 
 static void test_a_document_behind_a_thought(void **state) {
