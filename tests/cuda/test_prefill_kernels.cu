@@ -229,6 +229,7 @@ static const cuda_device &step_device(uint32_t parts) {
         CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
         d.multiprocessors = (uint32_t)p.multiProcessorCount, d.shared_bytes = (uint32_t)shared - 16384;
         CUDA(linear_prepare(&d));
+        CUDA(moe_rows_prepare());
         CUDA(attention_prepare());
     }
     d.parts = parts;
@@ -349,7 +350,7 @@ static void check_moe(uint32_t rows, uint32_t hidden, uint32_t experts, uint32_t
     snprintf(name + n, sizeof name - n, "taken");
     judge(name, step_takes_moe(&step_device(2), &a), 0);
     step_run_moe_route(&a, false, 0);
-    step_run_moe_in(&a, false, 0);
+    step_run_moe_in(&step_device(2), &a, false, 0);
     step_run_moe_out(&a, false, 0);
     finish();
     const vector<float> got_logits = logits.get();
@@ -399,8 +400,10 @@ static void check_moes(bool small) {
     if (small) return;
     check_moe(1, 2048, 256, 8, 512, 512);
     check_moe(8, 256, 256, 8, 64, 128);
-    check_moe(2, 4096, 33, 16, 1056, 128);
-    check_moe(1, 2080, 1, 1, 544, 512);
+    check_moe(2, 2048, 33, 16, 1056, 128); /* most chosen twice */
+    check_moe(8, 160, 16, 16, 288, 96);    /* all by all */
+    check_moe(5, 2048, 256, 8, 512, 512);
+    check_moe(1, 2016, 1, 1, 544, 512);
 }
 
 /* ---- experts ---- */

@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(THREADS) attention_write_kernel(const __grid_c
     if (!queries) return;
     for (uint32_t h = warp; h < a.heads; h += WARPS) {
         float x[8];
-        norm_rotate(a.in + (size_t)row * a.in_stride + (size_t)h * 2 * D, a.q_gain, a.rotary + (size_t)row * ROTARY_DIM, a.norm_eps, x);
+        load_head(a.in + (size_t)row * a.in_stride + (size_t)h * 2 * D, x);
+        norm_rotate(x, a.q_gain, a.rotary + (size_t)row * ROTARY_DIM, a.norm_eps);
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) queries[((size_t)row * a.heads + h) * D + lane + WARP * i] = to_bf16(x[i]);
     }
@@ -100,13 +101,14 @@ __global__ void __launch_bounds__(THREADS) attention_step_kernel(const __grid_co
     const batch_segment seg = a.batch.segment[a.batch.segment_of[row]];
     if (a.most_rows && seg.rows > a.most_rows) return;
     const uint32_t *pages = a.batch.page_table + seg.first_page, position = a.batch.positions[row], n = position + 1;
-    const uint32_t per = split_keys(n, gridDim.x), splits = (n + per - 1) / per, first = blockIdx.x * per, last = min(first + per, n);
+    const uint32_t per = split_keys(n, gridDim.x, LEAST_SPLIT), splits = (n + per - 1) / per, first = blockIdx.x * per,
+                   last = min(first + per, n);
     if (first >= n) return;
     wait_inputs();
     for (uint32_t j = warp; j < group; j += WARPS) {
         float x[8];
-        norm_rotate(a.in + (size_t)row * a.in_stride + (size_t)(head * group + j) * 2 * D, a.q_gain, a.rotary + (size_t)row * ROTARY_DIM,
-                    a.norm_eps, x);
+        load_head(a.in + (size_t)row * a.in_stride + (size_t)(head * group + j) * 2 * D, x);
+        norm_rotate(x, a.q_gain, a.rotary + (size_t)row * ROTARY_DIM, a.norm_eps);
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) h.q[j][lane + WARP * i] = x[i] * 0.0625f; /* 1/√256 */
     }
@@ -149,7 +151,7 @@ __global__ void __launch_bounds__(THREADS) attention_step_kernel(const __grid_co
         own[threadIdx.x * PARTIAL + D] = h.max[threadIdx.x];
         own[threadIdx.x * PARTIAL + D + 1] = h.sum[threadIdx.x];
     }
-    if (is_last_block(a.counters + row * a.kv.kv_heads + head, splits)) add_splits(all, splits, group, gates, out);
+    if (is_last_block(a.counters + (row * a.kv.kv_heads + head) * MAX_GROUP, splits)) add_splits<THREADS>(all, splits, group, gates, out);
 }
 
 } // namespace calla

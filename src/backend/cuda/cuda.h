@@ -41,7 +41,7 @@ typedef struct cuda_scratch { /* views into BUF_SCRATCH */
     float *squares;           /* [rows][value heads][GDN_PARTS]: of the delta net's output */
     uint64_t *best;           /* [wanted][STEP_HEAD_BLOCKS] */
     int32_t *picked;          /* [samples] */
-    uint32_t *counters;       /* zero between kernels: route [rows], attention [rows][kv heads], head [1] */
+    uint32_t *counters;       /* zero between kernels: route [rows], attention [rows][kv heads][STEP_MAX_GROUP], head [1] */
     uint32_t counters_n;
     /* fast, batches of many rows */
     uint16_t *input;   /* [rows][max(hidden, …)] bf16: normed input of the projections and of the experts */

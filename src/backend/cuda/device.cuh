@@ -27,6 +27,12 @@ __device__ __forceinline__ void wait_inputs() {
 #endif
 }
 
+/* Makes the compiler have x here: what follows from a kernel's parameters alone is then computed before the wait and not after it, where
+ * the parameters would be read from memory. */
+template <typename T> __device__ __forceinline__ void have(T *&x) { asm volatile("" : "+l"(x)); }
+__device__ __forceinline__ void have(uint32_t &x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void have(float &x) { asm volatile("" : "+f"(x)); }
+
 /* Weights are read once per step: they must not push activations out of L1. */
 __device__ __forceinline__ uint4 load_stream(const uint4 *p) {
     uint4 v;
@@ -106,21 +112,46 @@ __device__ __forceinline__ bool is_last_block(uint32_t *counter, uint32_t blocks
     return last;
 }
 
-/* Launches with or without the attribute that lets the kernel start early. */
+/* Launches with or without the attribute that lets the kernel start early; in clusters of so many blocks along x, 1: none. */
 template <typename... Parameters, typename... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, uint32_t threads, size_t shared_bytes, bool early, cudaStream_t stream,
-            Arguments... arguments) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters(void (*kernel)(Parameters...), uint32_t cluster, dim3 grid, uint32_t threads, size_t shared_bytes, bool early,
+                     cudaStream_t stream, Arguments... arguments) {
+    cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = early ? 1 : 0;
+    config.attrs = attribute;
+    if (early) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attribute[config.numAttrs].val.clusterDim.x = cluster;
+        attribute[config.numAttrs].val.clusterDim.y = attribute[config.numAttrs].val.clusterDim.z = 1;
+        config.numAttrs++;
+    }
     cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, uint32_t threads, size_t shared_bytes, bool early, cudaStream_t stream,
+            Arguments... arguments) {
+    launch_clusters(kernel, 1, grid, threads, shared_bytes, early, stream, arguments...);
+}
+
+/* A multiprocessor has one memory for shared memory and L1, and kernels that want it cut in different ways do not run beside each other:
+ * those of a step all ask for the same. */
+template <typename Kernel> cudaError_t share_most(Kernel kernel) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
+/* Raises the limit of dynamic shared memory too. */
+template <typename Kernel> cudaError_t allow_shared(Kernel kernel, size_t bytes) {
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return e ? e : share_most(kernel);
 }
 
 } // namespace calla

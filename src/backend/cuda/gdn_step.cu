@@ -69,20 +69,28 @@ __global__ void __launch_bounds__(THREADS) gdn_step_kernel(const __grid_constant
     k.open(a.w.conv, window, keys + key_head * D + tid, channels);
     const bool has_v = tid < COLUMNS;
     v.open(a.w.conv, window, 2 * keys + head * D + part * COLUMNS + tid % COLUMNS, channels);
-    const float decay = -a.w.decay[head], dt_bias = a.w.dt_bias[head];
+    const float decay = -a.w.decay[head], dt_bias = a.w.dt_bias[head], gain = a.w.norm[part * COLUMNS + tid % COLUMNS];
+    const float *in = a.in + (size_t)seg.first_row * a.in_stride;
+    float *out = a.out + (size_t)seg.first_row * a.out_stride + head * D + part * COLUMNS,
+          *squares_out = a.squares ? a.squares + ((size_t)seg.first_row * a.w.value_heads + head) * PARTS + part : nullptr;
+    have(in), have(out), have(squares_out);
     wait_inputs();
 
-    for (uint32_t r = 0; r < seg.rows; r++) {
+#pragma unroll 1
+    for (uint32_t r = 0; r < seg.rows; r++, in += a.in_stride, out += a.out_stride) {
         row_share &h = share[r % 2];
-        const float *in = a.in + (size_t)(seg.first_row + r) * a.in_stride, *gates = in + channels + values;
-        const float x = q.next(in[q.at]), y = k.next(in[k.at]);
-        const float alpha = expf(decay * softplus(gates[head] + dt_bias)), beta = sigmoid(gates[a.w.value_heads + head]);
+        const float *gates = in + channels + values;
+        /* all that is read of the row is asked for at once */
+        const float in_q = __ldcg(in + q.at), in_k = __ldcg(in + k.at), in_v = __ldcg(in + v.at), in_a = __ldcg(gates + head),
+                    in_b = __ldcg(gates + a.w.value_heads + head), z = __ldcg(in + channels + head * D + part * COLUMNS + tid % COLUMNS);
+        const float x = q.next(in_q), y = k.next(in_k);
         h.q[tid] = x;
         h.k[tid] = y;
-        if (has_v) h.v[tid] = v.next(in[v.at]);
+        if (has_v) h.v[tid] = v.next(in_v);
         const float xx = sum_lanes<32>(x * x), yy = sum_lanes<32>(y * y), xy = sum_lanes<32>(x * y);
         if (lane == 0) h.norms[warp][0] = xx, h.norms[warp][1] = yy, h.norms[warp][2] = xy;
         __syncthreads();
+        const float alpha = expf(decay * softplus(in_a + dt_bias)), beta = sigmoid(in_b);
         float4 ks = make_float4(0, 0, 0, 0), qs = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (uint32_t i = 0; i < HELD; i++) {
@@ -118,13 +126,12 @@ __global__ void __launch_bounds__(THREADS) gdn_step_kernel(const __grid_constant
             const float kts = (h.dots[0][0][col] + h.dots[1][0][col] + h.dots[2][0][col] + h.dots[3][0][col]) * k_norm;
             const float qts = (h.dots[0][1][col] + h.dots[1][1][col] + h.dots[2][1][col] + h.dots[3][1][col]) * q_norm;
             float o = alpha * qts + qk * (beta * (h.v[col] - alpha * kts));
-            const uint32_t at = head * D + part * COLUMNS + col, row = seg.first_row + r;
-            if (a.squares) { /* the first warp's lanes have the part's columns */
+            if (squares_out) { /* the first warp's lanes have the part's columns */
                 const float squares = sum_lanes<COLUMNS>(o * o);
-                if (col == 0) a.squares[((size_t)row * a.w.value_heads + head) * PARTS + part] = squares;
-                o *= a.w.norm[part * COLUMNS + col] * silu(in[channels + at]);
+                if (col == 0) squares_out[r * a.w.value_heads * PARTS] = squares;
+                o *= gain * silu(z);
             }
-            a.out[(size_t)row * a.out_stride + at] = o;
+            out[col] = o;
         }
 #pragma unroll
         for (uint32_t i = 0; i < HELD; i++) {
@@ -145,6 +152,8 @@ __global__ void __launch_bounds__(THREADS) gdn_step_kernel(const __grid_constant
 }
 
 } // namespace calla
+
+cudaError_t gdn_prepare(void) { return calla::share_most(calla::gdn_step_kernel); }
 
 void step_run_gdn(const step_gdn *a, bool early, cudaStream_t stream) {
     using namespace calla;

@@ -33,23 +33,41 @@ template <int NB, int DEPTH> __device__ __forceinline__ int_rows_share int_rows_
     return h;
 }
 
-/* All rows of the block; its warps take a chunk of a row each in turn. */
+/* All rows of the block: a warp takes its chunk of every groups-th, STAGED of them at once. */
 template <step_source SOURCE, int NB>
-__device__ __forceinline__ void stage_rows(const step_input &in, uint32_t cols, uint32_t rows, uint32_t chunks, const int_rows_share &h) {
-    const uint32_t lane = threadIdx.x % WARP;
+__device__ __forceinline__ void stage_rows(const step_input &in, uint32_t cols, uint32_t rows, uint32_t chunks, uint32_t chunk,
+                                           uint32_t group, uint32_t groups, const int_rows_share &h) {
+    constexpr uint32_t STAGED = 4;
+    if (chunk >= chunks) return;
+    const uint32_t lane = threadIdx.x % WARP, tile = chunk * CHUNK + lane / 8;
+    chunk_at<SOURCE> at = find_chunk<SOURCE>(in, 0, cols, chunk);
+    const float *const x = at.x, *const squares_at = at.squares;
+    const size_t heads = (size_t)(cols / GDN_HEAD_DIM) * GDN_PARTS;
+    wait_inputs();
 #pragma unroll 1
-    for (uint32_t u = threadIdx.x / WARP; u < rows * chunks; u += INT_WARPS) {
-        const uint32_t r = u / chunks, c = u % chunks, tile = c * CHUNK + lane / 8;
-        float4 gain[2];
-        float squares = 0;
-        take_gain<SOURCE>(in, cols, c, gain);
-        const int_words own = take_words<SOURCE>(in, in.row_of ? in.row_of[r] : r, cols, c, gain, squares);
-        h.b[(tile * NB + r / 4) * WARP + (r % 4 * 2 + has_lower()) * 4 + lane % 4] =
-            make_uint4(own.word[0], own.word[1], own.word[2], own.word[3]);
-        if (lane % 8 == 0) h.group[tile * 4 * NB + r] = make_float2(own.scale, (float)own.sum);
-        if (SOURCE != STEP_NORM) continue;
-        squares = sum_lanes<32>(squares);
-        if (lane == 0) h.squares[r * chunks + c] = squares;
+    for (uint32_t first = group; first < rows; first += groups * STAGED) {
+        chunk_values values[STAGED];
+#pragma unroll
+        for (uint32_t i = 0; i < STAGED; i++) {
+            const uint32_t r = min(first + i * groups, rows - 1), row = in.row_of ? in.row_of[r] : r;
+            at.x = x + (size_t)row * in.x_stride;
+            if (SOURCE == STEP_HEADS) at.squares = squares_at + row * heads;
+            load_chunk<SOURCE>(at, values[i]);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < STAGED; i++) {
+            const uint32_t r = first + i * groups;
+            if (r >= rows) break;
+            float squares = 0;
+            const int_words own = make_words<SOURCE>(at, values[i], squares);
+            h.b[(tile * NB + r / 4) * WARP + (r % 4 * 2 + has_lower()) * 4 + lane % 4] =
+                make_uint4(own.word[0], own.word[1], own.word[2], own.word[3]);
+            const float scale = __shfl_sync(0xFFFFFFFFu, own.scale, 8 * (lane % 4)), sum = sum_words(own.word);
+            if (lane < CHUNK) h.group[(chunk * CHUNK + lane) * 4 * NB + r] = make_float2(scale, sum);
+            if (SOURCE != STEP_NORM) continue;
+            squares = sum_lanes<32>(squares);
+            if (lane == 0) h.squares[r * chunks + chunk] = squares;
+        }
     }
 }
 
@@ -98,17 +116,12 @@ __device__ __forceinline__ void int_rows_tiles(const cuda_mat &w, const step_inp
     };
 #pragma unroll 1
     for (uint32_t i = 0; i < DEPTH; i++) fetch(i);
-    prefetch_gain(in, w.cols);
-    wait_inputs();
-    stage_rows<SOURCE, NB>(in, w.cols, rows, chunks, h);
+    stage_rows<SOURCE, NB>(in, w.cols, rows, chunks, chunk, group, groups, h);
+    wait_inputs(); /* of warps that had nothing to stage */
     __syncthreads();
     const uint32_t r = threadIdx.x % rows, step = INT_THREADS / rows;
     float factor = 1;
-    if (SOURCE == STEP_NORM) {
-        float all = 0;
-        for (uint32_t c = 0; c < chunks; c++) all += h.squares[r * chunks + c];
-        factor = rsqrtf(all / (float)w.cols + in.eps);
-    }
+    if (SOURCE == STEP_NORM) factor = rsqrtf(sum_apart(h.squares + r * chunks, chunks, 1) / (float)w.cols + in.eps);
     uint32_t place = 0, turn = 0;
 #pragma unroll 1
     for (uint32_t b = first; b < end; b += groups, turn ^= 1) {
@@ -130,8 +143,7 @@ __device__ __forceinline__ void int_rows_tiles(const cuda_mat &w, const step_inp
         for (uint32_t q = threadIdx.x / rows; q < groups * TILE_OUT; q += step) {
             const uint32_t o = b * TILE_OUT + q;
             if (o >= min(end * TILE_OUT, w.rows)) break;
-            float sum = 0;
-            for (uint32_t c = 0; c < chunks; c++) sum += own[((c * groups + q / TILE_OUT) * ROWS + r) * TILE_OUT + q % TILE_OUT];
+            const float sum = sum_apart(own + (q / TILE_OUT * ROWS + r) * TILE_OUT + q % TILE_OUT, chunks, groups * ROWS * TILE_OUT);
             done(r, o, sum * factor);
         }
     }

@@ -214,16 +214,18 @@ template <step_source SOURCE, int DEPTH>
 __global__ void __launch_bounds__(INT_THREADS, 2) int_linear_kernel(const __grid_constant__ step_linear a, uint32_t per_block) {
     extern __shared__ uint4 shared[];
     launch_dependents();
-    const uint32_t first = blockIdx.x * per_block;
+    const uint32_t first = blockIdx.x * per_block, own = first * TILE_OUT + threadIdx.x;
+    const bool adds = a.add && threadIdx.x < INT_BATCH * TILE_OUT && own < min((first + per_block) * TILE_OUT, a.w.rows);
+    float *out = a.out + own;
+    have(out);
     float before = 0; /* of the block's first row tiles: asked for together with the input */
     const auto begin = [&] {
-        const uint32_t o = first * TILE_OUT + threadIdx.x;
-        if (a.add && threadIdx.x < INT_BATCH * TILE_OUT && o < min((first + per_block) * TILE_OUT, a.w.rows)) before = __ldcg(a.out + o);
+        if (adds) before = __ldcg(out);
     };
     int_row_tiles<SOURCE, DEPTH, INT_BATCH>(a.w, a.in, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared),
                                             begin, [&](uint32_t o, float v) {
-                                                if (a.add) v += o < (first + INT_BATCH) * TILE_OUT ? before : a.out[o];
-                                                a.out[o] = v;
+                                                if (a.add) v += o < (first + INT_BATCH) * TILE_OUT ? before : out[o - own];
+                                                out[o - own] = v;
                                             });
 }
 
@@ -391,24 +393,20 @@ void step_run_head(const cuda_device *d, const step_head *a, bool early, cudaStr
         run_head<2>(d, a, rows, early, stream);
 }
 
-template <typename Kernel> static cudaError_t allow(Kernel kernel, uint32_t bytes) {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-}
-
 template <int NB, bool FAST> static cudaError_t allow_all(uint32_t bytes) {
-    cudaError_t e = allow(linear_kernel<NB, FAST, STEP_PLAIN>, bytes);
-    if (!e) e = allow(linear_kernel<NB, FAST, STEP_NORM>, bytes);
-    if (!e) e = allow(linear_kernel<NB, FAST, STEP_GATED_NORM>, bytes);
-    if (!e) e = allow(linear_kernel<NB, FAST, STEP_GATED>, bytes);
-    if (!e) e = allow(linear_kernel<NB, FAST, STEP_HEADS>, bytes);
-    return e ? e : allow(head_kernel<NB, FAST>, bytes);
+    cudaError_t e = allow_shared(linear_kernel<NB, FAST, STEP_PLAIN>, bytes);
+    if (!e) e = allow_shared(linear_kernel<NB, FAST, STEP_NORM>, bytes);
+    if (!e) e = allow_shared(linear_kernel<NB, FAST, STEP_GATED_NORM>, bytes);
+    if (!e) e = allow_shared(linear_kernel<NB, FAST, STEP_GATED>, bytes);
+    if (!e) e = allow_shared(linear_kernel<NB, FAST, STEP_HEADS>, bytes);
+    return e ? e : allow_shared(head_kernel<NB, FAST>, bytes);
 }
 
 template <step_source SOURCE> static cudaError_t allow_int(uint32_t bytes) {
-    cudaError_t e = allow(int_linear_kernel<SOURCE, INT_DEPTH_ONE>, bytes);
-    if (!e) e = allow(int_linear_kernel<SOURCE, INT_DEPTH>, bytes);
-    if (!e) e = allow(int_rows_kernel<SOURCE, 1>, bytes);
-    return e ? e : allow(int_rows_kernel<SOURCE, 2>, bytes);
+    cudaError_t e = allow_shared(int_linear_kernel<SOURCE, INT_DEPTH_ONE>, bytes);
+    if (!e) e = allow_shared(int_linear_kernel<SOURCE, INT_DEPTH>, bytes);
+    if (!e) e = allow_shared(int_rows_kernel<SOURCE, 1>, bytes);
+    return e ? e : allow_shared(int_rows_kernel<SOURCE, 2>, bytes);
 }
 
 cudaError_t linear_prepare(const cuda_device *d) {
@@ -418,9 +416,9 @@ cudaError_t linear_prepare(const cuda_device *d) {
         if (!e) e = allow_int<STEP_PLAIN>(bytes);
         if (!e) e = allow_int<STEP_NORM>(bytes);
         if (!e) e = allow_int<STEP_HEADS>(bytes);
-        if (!e) e = allow(int_head_kernel, bytes);
-        if (!e) e = allow(int_rows_head_kernel<1>, bytes);
-        if (!e) e = allow(int_rows_head_kernel<2>, bytes);
+        if (!e) e = allow_shared(int_head_kernel, bytes);
+        if (!e) e = allow_shared(int_rows_head_kernel<1>, bytes);
+        if (!e) e = allow_shared(int_rows_head_kernel<2>, bytes);
     }
     if (!e) e = allow_all<1, false>(d->shared_bytes);
     if (!e) e = allow_all<2, true>(d->shared_bytes);

@@ -157,6 +157,7 @@ static void run_attention(backend *b, uint32_t layer, const cuda_layer *l, bool 
                         .rows = t->rows,
                         .segments = t->segments,
                         .most_rows = b->prompt && b->limits.kv == CALLA_KV_BF16 ? CUDA_SEGMENT_ROWS - 1 : 0,
+                        .clusters = b->device.clusters,
                         .exact = !b->limits.fast,
                         .gated = gates_early(b),
                         .single = t->rows == t->segments,
@@ -269,7 +270,7 @@ static void run_expert_in(backend *b, const cuda_layer *l, bool early) {
     const step_experts a = experts_of(b, l);
     const step_moe moe = moe_of(b, l);
     if (step_takes_moe(&b->device, &moe))
-        step_run_moe_in(&moe, early, b->stream);
+        step_run_moe_in(&b->device, &moe, early, b->stream);
     else if (b->prompt)
         cuda_expert_gemm_in(&l->gate, &l->up, b->scratch.input, b->s->hidden, &b->scratch.lists, b->scratch.experts, a.rows, a.top_k,
                             b->stream);

@@ -12,18 +12,21 @@
 extern "C" {
 #endif
 
-enum { GDN_PARTS = 4 /* blocks of a head of the delta net */ };
-enum { STEP_ROWS = 8, STEP_MAX_COLS = 4096, STEP_MAX_PARTS = 4, STEP_MAX_TOP_K = 16, STEP_MAX_SPLITS = 64, STEP_HEAD_BLOCKS = 1024 };
+enum { GDN_PARTS = 4 /* blocks of a head of the delta net */, STEP_MAX_GROUP = 8 /* query heads of a K/V head */ };
+enum { STEP_ROWS = 8, STEP_MAX_COLS = 4096, STEP_MAX_PARTS = 4, STEP_MAX_TOP_K = 16, STEP_MAX_SPLITS = 128, STEP_HEAD_BLOCKS = 1024 };
 
 typedef struct cuda_device { /* what grids depend on */
     uint32_t multiprocessors, shared_bytes /* most of one block */;
     uint32_t parts; /* bf16 numbers that stand for a float of a row: 2 (fast) or 3 (exact) */
     bool early;     /* dependent launch is there */
+    bool clusters;  /* and clusters of blocks */
 } cuda_device;
 
-/* Raise the limit of shared memory of the kernels that need it; once per device. */
+/* Set what the kernels ask of shared memory; once per device. */
 cudaError_t linear_prepare(const cuda_device *device);
 cudaError_t moe_prepare(const cuda_device *device);
+cudaError_t moe_rows_prepare(void);
+cudaError_t gdn_prepare(void);
 cudaError_t attention_prepare(void);
 
 /* Where the input of a product comes from; what is done to it on the way stands beside. */
@@ -122,7 +125,7 @@ typedef struct step_moe {
 } step_moe;
 bool step_takes_moe(const cuda_device *d, const step_moe *a);
 void step_run_moe_route(const step_moe *a, bool early, cudaStream_t stream);
-void step_run_moe_in(const step_moe *a, bool early, cudaStream_t stream);
+void step_run_moe_in(const cuda_device *d, const step_moe *a, bool early, cudaStream_t stream);
 void step_run_moe_out(const step_moe *a, bool early, cudaStream_t stream);
 
 /* Convolution and delta rule, row after row of each segment with at most `most_rows` rows (0: all). */
@@ -146,11 +149,12 @@ typedef struct step_attention {
     float *out; /* [rows][out_stride] */
     const float *q_gain, *k_gain, *rotary;
     float *partial;     /* step_attention_partial_floats */
-    uint32_t *counters; /* [rows][kv heads], zero */
+    uint32_t *counters; /* [rows][kv heads][STEP_MAX_GROUP], zero */
     uint32_t in_stride, out_stride, heads, rows, segments, most_rows;
-    bool exact;  /* weights of values keep more than bf16 */
-    bool gated;  /* out has gone through the gate */
-    bool single; /* every segment has one row: its key is written on the way; else step_run_attention_write goes before */
+    bool clusters; /* the device has clusters of blocks */
+    bool exact;    /* weights of values keep more than bf16 */
+    bool gated;    /* out has gone through the gate */
+    bool single;   /* every segment has one row: its key is written on the way; else step_run_attention_write goes before */
     float norm_eps;
 } step_attention;
 uint32_t step_attention_splits(uint32_t rows);
