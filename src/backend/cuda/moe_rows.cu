@@ -81,8 +81,7 @@ __global__ void __launch_bounds__(THREADS, 4) route_rows_kernel(const __grid_con
     *out = is_router ? v : is_pair ? silu(v) * (h.sum(1, o) * factor) : sigmoid(v);
 }
 
-/* Block (row tile, choice).  The weights go straight to registers: on the way through shared memory, or with little of the multiprocessor's
- * memory left to L1, the stage took half as long again. */
+/* Block (row tile, choice). */
 __global__ void __launch_bounds__(IN_THREADS, 2) experts_in_row_kernel(const __grid_constant__ step_moe a) {
     __shared__ tile_sums h;
     __shared__ choose_share choose;
