@@ -166,6 +166,7 @@ typedef struct calla_form_options {
 calla_status calla_form_compile(const calla_text *text, const calla_form_options *options, calla_form **out, calla_error *err);
 calla_form *calla_form_share(calla_form *form); /* one more owner: returns form */
 void calla_form_release(calla_form *form);      /* NULL is allowed */
+size_t calla_form_bytes(calla_form *form);      /* memory that it takes by now: masks that were made are kept, up to some 25 MB */
 
 /* One answer under way, held to a form.  One thread at a time. */
 typedef struct calla_matcher calla_matcher;

@@ -8,7 +8,11 @@
 #include "base/buffer.h"
 #include "base/memory.h"
 
-enum { MAX_FORMS = 16, MAX_KEY_BYTES = 4 << 20 /* longer options are compiled for each request */ };
+enum {
+    MAX_FORMS = 16,
+    MAX_KEY_BYTES = 4 << 20, /* longer options are compiled for each request */
+    MAX_BYTES = 128 << 20    /* of all entries together, but the one used last is kept whatever it takes: some 34 MB at most */
+};
 
 typedef struct entry {
     char *key; /* [n], owned: all that the form was compiled of */
@@ -78,6 +82,16 @@ static bool find(compiled_forms *f, const buffer *key, calla_form **out, calla_s
     return e != NULL;
 }
 
+static size_t entry_bytes(const entry *e) { return sizeof *e + e->n + (e->form ? calla_form_bytes(e->form) : 0); }
+
+/* Forms grow while they are in use, so that this is asked anew with each new one. */
+static void limit_locked(compiled_forms *f) {
+    size_t bytes = 0, kept = 0;
+    while (kept < f->n && (bytes += entry_bytes(&f->entries[kept])) <= MAX_BYTES) kept++;
+    if (!kept && f->n) kept = 1;
+    while (f->n > kept) free_entry(&f->entries[--f->n]);
+}
+
 /* Keeps what came of the key, if there is memory for it.  Takes the key over. */
 static void keep(compiled_forms *f, buffer *key, calla_form *form, const calla_error *err) {
     const size_t n = key->n;
@@ -90,6 +104,7 @@ static void keep(compiled_forms *f, buffer *key, calla_form *form, const calla_e
     if (f->n == MAX_FORMS) free_entry(&f->entries[--f->n]);
     memmove(f->entries + 1, f->entries, f->n++ * sizeof *f->entries);
     f->entries[0] = e;
+    limit_locked(f);
     pthread_mutex_unlock(&f->mutex);
 }
 

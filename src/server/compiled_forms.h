@@ -1,5 +1,5 @@
 /* compiled_forms.h: the forms of the requests of late, compiled: an agent sends the same tools, a program the same schema, with each
- * request.  Any thread. */
+ * request.  Bounded in number and bytes.  Any thread. */
 #ifndef CALLA_SERVER_COMPILED_FORMS_H
 #define CALLA_SERVER_COMPILED_FORMS_H
 

@@ -329,7 +329,18 @@ static void test_unsupported(void **state) {
         {"{\"enum\":[]}", CALLA_E_UNSUPPORTED, {"enum"}},
         {"{\"properties\":[]}", CALLA_E_UNSUPPORTED, {"properties"}},
         {"[]", CALLA_E_UNSUPPORTED, {"object or a boolean"}},
-        {"false", CALLA_E_ARGUMENT, {"admits no answer"}},
+        {"false", CALLA_E_ARGUMENT, {"schema: #: type: admits no answer"}},
+        {"{\"type\":\"strng\"}", CALLA_E_UNSUPPORTED, {"#: type: \"strng\" is no type"}},
+        {"{\"type\":[\"null\",\"int\"]}", CALLA_E_UNSUPPORTED, {"#: type: \"int\" is no type"}},
+        {"{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":2,\"maximum\":1}},\"required\":[\"n\"]}",
+         CALLA_E_ARGUMENT,
+         {"schema: #/properties/n: minimum: admits no answer"}},
+        {"{\"items\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":1},\"minItems\":1}",
+         CALLA_E_ARGUMENT,
+         {"schema: #/items: maxLength: admits no answer"}},
+        {"{\"properties\":{\"a\":{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}},\"required\":[\"a\"]}",
+         CALLA_E_ARGUMENT,
+         {"schema: #/properties/a: type: admits no answer"}},
         {"{\"type\":\"integer\",\"minimum\":2,\"maximum\":1}", CALLA_E_ARGUMENT, {"admits no answer"}},
         {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":1}", CALLA_E_ARGUMENT, {"admits no answer"}},
         {"{\"type\":\"array\",\"items\":false,\"minItems\":1}", CALLA_E_ARGUMENT, {"admits no answer"}},
@@ -350,6 +361,8 @@ static void test_unsupported(void **state) {
                                         "{\"$ref\":\"#/$defs/x\"}",
                                         "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}",
                                         "{\"anyOf\":[]}",
+                                        "{\"type\":\"array\",\"minItems\":1000000000}",
+                                        "{\"type\":\"any\"}",
                                         "{\"not\":{\"type\":\"string\"}}"};
     for (size_t i = 0; i < sizeof loose / sizeof *loose; i++)
         form_program_free(compile(&(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = loose[i], .n_source = strlen(loose[i])}));

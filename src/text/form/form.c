@@ -106,6 +106,20 @@ calla_form *calla_form_share(calla_form *form) {
     return form;
 }
 
+static size_t program_bytes(const form_program *p) {
+    return sizeof *p + p->n_machines * sizeof *p->machines + p->n_states * sizeof *p->states + p->n_rows * sizeof *p->rows +
+           p->n_edges * sizeof *p->edges + p->n_guards * sizeof *p->guards + p->n_class_maps * sizeof *p->class_maps;
+}
+
+size_t calla_form_bytes(calla_form *f) {
+    size_t bytes = sizeof *f + program_bytes(f->program) + f->program->n_machines * (sizeof *f->bounds + sizeof *f->hubs) +
+                   f->trie->n_words * (sizeof *f->thought + sizeof *f->no_call) + f->locals.n * sizeof *f->locals.of;
+    pthread_mutex_lock(&f->locals.mutex);
+    bytes += f->locals.bytes;
+    pthread_mutex_unlock(&f->locals.mutex);
+    return bytes + form_cache_bytes(&f->cache);
+}
+
 void calla_form_release(calla_form *form) {
     if (!form || atomic_fetch_sub_explicit(&form->owners, 1, memory_order_acq_rel) > 1) return;
     form_cache_close(&form->cache);

@@ -44,7 +44,8 @@ typedef struct array_bounds {
 
 static array_bounds bounds_of(form_build *b, const schema_set *leaf) {
     array_bounds a = {.least = schema_most(leaf, "minItems", 0), .most = schema_least(leaf, "maxItems", FORM_MAX_COUNT)};
-    if (a.most > SCHEMA_MAX_ITEMS) a.most = FORM_MAX_COUNT; /* loosened, or form_schema_set.c has refused it */
+    if (a.least > SCHEMA_MAX_ITEMS) a.least = 0; /* loosened, or form_schema_set.c has refused it */
+    if (a.most > SCHEMA_MAX_ITEMS) a.most = FORM_MAX_COUNT;
     a.own = schema_prefix(leaf);
     for (size_t i = 0; i <= a.own && i < a.most && !form_failed(&b->work); i++)
         if (!schema_item(b, leaf, i)) a.most = i; /* an item that cannot be ends the array */
@@ -105,6 +106,6 @@ uint32_t schema_array(form_build *b, const schema_set *leaf) {
     size_t n;
     const void *key = schema_key(b, leaf, 'A', &n);
     bool fresh;
-    schema_at(b, leaf, NULL);
+    schema_at(b, leaf, "items");
     return form_machine_of(b, key, n, build_array, leaf, &fresh);
 }

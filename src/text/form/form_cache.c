@@ -40,6 +40,13 @@ void form_cache_close(form_cache *c) {
     *c = (form_cache){0};
 }
 
+size_t form_cache_bytes(form_cache *c) {
+    pthread_mutex_lock(&c->mutex);
+    const size_t bytes = sizeof *c->young + sizeof *c->old + c->young->bytes + c->old->bytes;
+    pthread_mutex_unlock(&c->mutex);
+    return bytes;
+}
+
 static form_kept **find(form_generation *g, form_hash key) {
     form_kept **k = &g->slots[key.a % FORM_CACHE_SLOTS];
     while (*k && ((*k)->key.a != key.a || (*k)->key.b != key.b)) k = &(*k)->next;

@@ -39,6 +39,7 @@ typedef struct form_cache {
 
 bool form_cache_open(form_cache *c, uint32_t n_words, size_t max_bytes);
 void form_cache_close(form_cache *c);
+size_t form_cache_bytes(form_cache *c);
 /* false: it is not there. */
 bool form_cache_get(form_cache *c, form_hash key, uint32_t *mask /* [n_words] */);
 /* Where there is no memory nothing is kept. */

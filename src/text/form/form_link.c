@@ -408,11 +408,40 @@ static void close_linker(linker *l) {
     mem_free(l->queue);
 }
 
+/* A machine that cannot be finished and is called by `machine`, of those not seen; FORM_NONE: there is none. */
+static uint32_t hopeless_below(const linker *l, uint32_t machine, const bool *seen) {
+    const form_dfa *d = &l->b->machines[machine].dfa;
+    for (size_t e = 0; e < d->n_edges; e++) {
+        if (!is_call(d->edges[e].lo)) continue;
+        const uint32_t called = d->edges[e].lo - FORM_SYMBOL_CALL;
+        if (!seen[called] && l->need[l->offset[called]] >= NEVER) return called;
+    }
+    return FORM_NONE;
+}
+
+/* Says where it comes from that the root cannot be finished: the place that none of those is to blame for that stand in it. */
+static void fail_hopeless(linker *l, uint32_t root) {
+    bool *seen = mem_calloc(l->b->n_machines, sizeof *seen);
+    if (!seen) {
+        form_fail_nomem(l->work);
+        return;
+    }
+    uint32_t at = root;
+    for (uint32_t next = root; next != FORM_NONE; next = hopeless_below(l, at, seen)) {
+        at = next;
+        seen[at] = true;
+    }
+    mem_free(seen);
+    const build_machine *m = &l->b->machines[at];
+    form_fail(l->work, CALLA_E_ARGUMENT, "%s: %s%s%s%sadmits no answer at all: its parts contradict each other, or nest without end",
+              m->where, m->path, *m->path ? ": " : "", m->keyword ? m->keyword : "", m->keyword ? ": " : "");
+}
+
 static void check_root(linker *l, uint32_t root) {
     const build_machine *m = &l->b->machines[root];
     const unsigned need = l->need[l->offset[root]];
     if (need >= NEVER)
-        form_fail(l->work, CALLA_E_ARGUMENT, "%s: admits no answer at all: its parts contradict each other, or nest without end", m->where);
+        fail_hopeless(l, root);
     else if (need > FORM_MAX_FRAMES)
         form_fail(l->work, CALLA_E_LIMIT, "%s: the smallest answer nests deeper than %d levels", m->where, FORM_MAX_FRAMES);
 }

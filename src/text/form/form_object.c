@@ -195,6 +195,6 @@ uint32_t schema_object(form_build *b, const schema_set *leaf) {
     size_t n;
     const void *key = schema_key(b, leaf, 'O', &n);
     bool fresh;
-    schema_at(b, leaf, NULL);
+    schema_at(b, leaf, "properties");
     return form_machine_of(b, key, n, build_object, leaf, &fresh);
 }

@@ -69,6 +69,7 @@ void schema_at(form_build *b, const schema_set *set, const char *keyword); /* wh
 /* ---- what a set says: form_schema_facts.c ---- */
 
 unsigned schema_types(const schema_set *leaf);
+bool schema_is_type(json_object *name);
 json_object *schema_get(const schema_member *m, const char *keyword); /* NULL: not there, or null */
 bool schema_has(const schema_member *m, const char *keyword, json_object **value);
 /* A count such as maxItems of one member: true, and *value saturates. */

@@ -36,15 +36,26 @@ uint64_t schema_least(const schema_set *leaf, const char *keyword, uint64_t othe
 
 /* ------------------------------------------------------------- types ----------------------------------------------------- */
 
-static unsigned type_named(json_object *name) {
+/* JSON schema's, and those of other languages that tool_set.c knows.  own: only JSON schema's.  0: no type. */
+static unsigned type_named(json_object *name, bool own) {
     static const struct {
         const char *name;
         unsigned types;
     } names[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOLEAN}, {"integer", TYPE_INTEGER}, {"number", TYPE_INTEGER | TYPE_FRACTION},
-                 {"string", TYPE_STRING}, {"array", TYPE_ARRAY},     {"object", TYPE_OBJECT}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+                 {"string", TYPE_STRING}, {"array", TYPE_ARRAY},     {"object", TYPE_OBJECT},   {"bool", TYPE_BOOLEAN},
+                 {"int", TYPE_INTEGER},   {"str", TYPE_STRING},      {"list", TYPE_ARRAY},      {"float", TYPE_INTEGER | TYPE_FRACTION},
+                 {"dict", TYPE_OBJECT}};
+    enum { OWN = 7 };
+    for (size_t i = 0; i < (own ? OWN : sizeof names / sizeof *names); i++)
         if (value_is(name, names[i].name)) return names[i].types;
     return 0;
+}
+
+bool schema_is_type(json_object *name) { return type_named(name, true) != 0; }
+
+static unsigned type_or_any(json_object *name) {
+    const unsigned types = type_named(name, false);
+    return types ? types : TYPE_ALL; /* form_schema_set.c has refused it, or it only loosens */
 }
 
 static unsigned type_of(json_object *value) {
@@ -65,10 +76,12 @@ static unsigned type_of(json_object *value) {
 
 static unsigned member_types(const schema_member *m) {
     json_object *type = schema_get(m, "type");
-    unsigned types = type_named(type);
-    if (json_object_is_type(type, json_type_array))
-        for (size_t i = 0; i < json_object_array_length(type); i++) types |= type_named(json_object_array_get_idx(type, i));
     if (!type) return TYPE_ALL;
+    unsigned types = 0;
+    if (json_object_is_type(type, json_type_array))
+        for (size_t i = 0; i < json_object_array_length(type); i++) types |= type_or_any(json_object_array_get_idx(type, i));
+    else
+        types = type_or_any(type);
     return json_object_get_boolean(schema_get(m, "nullable")) ? types | TYPE_NULL : types;
 }
 

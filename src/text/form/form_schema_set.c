@@ -167,8 +167,16 @@ static void check_keywords(form_build *b, const schema_doc *doc, json_object *sc
     for (size_t i = 0; i < 2; i++) {
         uint64_t count;
         if (!schema_count(&m, bounded[i], &count) || count <= SCHEMA_MAX_ITEMS) continue;
-        if (!doc->strict && i == 0) continue; /* loosened: no bound */
+        if (!doc->strict) continue; /* loosened, see form_array.c */
         form_fail(&b->work, CALLA_E_LIMIT, "%s: %s: %s: may be at most %d", doc->where, path, bounded[i], SCHEMA_MAX_ITEMS);
+    }
+    json_object *type = schema_get(&m, "type");
+    const bool list = json_object_is_type(type, json_type_array);
+    for (size_t i = 0; i < (list ? json_object_array_length(type) : is_string(type)); i++) {
+        json_object *name = list ? json_object_array_get_idx(type, i) : type;
+        if (is_string(name) && !schema_is_type(name))
+            schema_refuse(b, doc, path, "type", "\"%.60s\" is no type: string, number, integer, boolean, null, array and object are",
+                          json_object_get_string(name));
     }
     json_object *format = schema_get(&m, "format");
     if (is_string(format) && !schema_format(json_object_get_string(format)))
