@@ -196,7 +196,8 @@ static void run_step(const backend_vtable *vt, backend *b, uint32_t rows, uint32
         vt->route(b, i), vt->expert_in(b, i), vt->expert_out(b, i);
     }
     vt->head(b);
-    must(vt->finish(b, &err), &err);
+    must(vt->submit(b, &err), &err);
+    must(vt->collect(b, &err), &err);
     free(pages);
 }
 

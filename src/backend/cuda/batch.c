@@ -36,7 +36,7 @@ uint64_t cuda_batch_capacity(const backend_limits *n) {
 }
 
 static void put(backend *b, uint64_t at, const void *data, uint64_t bytes) {
-    if (bytes) memcpy(b->host_batch + at, data, bytes);
+    if (bytes) memcpy(b->host_batch + b->at * b->batch_bytes + at, data, bytes);
 }
 
 void cuda_batch_send(backend *b, const row_batch *t) {
@@ -47,6 +47,7 @@ void cuda_batch_send(backend *b, const row_batch *t) {
     const layout l = lay_out(t->rows > least ? t->rows : least, t->segments > least ? t->segments : least,
                              t->wanted > least ? t->wanted : least, t->samples > least ? t->samples : least, pages);
     cuda_counts counts = {.rows = t->rows, .segments = t->segments, .wanted = t->wanted, .samples = t->samples};
+    counts.largest_at = b->at * b->limits.wanted;
     counts.tokens = b->s->vocabulary;
     if (t->samples) counts.tokens = t->sample[0].tokens; /* another one is sampled on the host */
     put(b, l.counts, &counts, sizeof counts);
@@ -66,5 +67,5 @@ void cuda_batch_send(backend *b, const row_batch *t) {
                                 .page_table = (const void *)(d + l.page_table),
                                 .wanted_row = (const void *)(d + l.wanted_row),
                                 .sample_of = (const void *)(d + l.sample_of)};
-    cuda_ok(b, cudaMemcpyAsync(b->device_batch, b->host_batch, l.bytes, cudaMemcpyHostToDevice, b->stream));
+    cuda_ok(b, cudaMemcpyAsync(b->device_batch, b->host_batch + b->at * b->batch_bytes, l.bytes, cudaMemcpyHostToDevice, b->stream));
 }

@@ -73,13 +73,18 @@ static void cuda_close(backend *b) {
     if (!b) return;
     for (size_t i = 0; i <= CUDA_GRAPH_ROWS; i++)
         if (b->graph[i]) cudaGraphExecDestroy(b->graph[i]);
-    for (size_t i = 0; i < sizeof b->layer_done / sizeof *b->layer_done; i++)
+    for (size_t i = 0; i < 2; i++) {
         if (b->layer_done[i]) cudaEventDestroy(b->layer_done[i]);
+        if (b->done[i]) cudaEventDestroy(b->done[i]);
+    }
     for (int i = 0; i < BUF_COUNT; i++) cudaFree(b->buf[i]);
     cudaFree(b->weights.memory);
     cudaFree(b->device_batch);
     cudaFreeHost(b->host_batch);
+    cudaFree(b->device_requests);
+    cudaFreeHost(b->host_requests);
     cudaFreeHost(b->largest);
+    cudaFreeHost(b->chosen);
     cudaFreeHost(b->host_logits);
     if (b->stream) cudaStreamDestroy(b->stream);
     mem_free(b->weights.layer);
@@ -101,6 +106,7 @@ static calla_status open_parts(backend *b, calla_error *err) {
     if (status) return status;
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
     for (size_t i = 0; i < 2 && !e; i++) e = cudaEventCreateWithFlags(&b->layer_done[i], cudaEventDisableTiming);
+    for (size_t i = 0; i < 2 && !e; i++) e = cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming);
     return e ? error_set(err, CALLA_E_DEVICE, "CUDA: no stream: %s", cudaGetErrorString(e)) : CALLA_OK;
 }
 
@@ -151,8 +157,12 @@ static calla_status cuda_allocate(backend *b, const uint64_t *bytes, calla_error
     }
     b->batch_bytes = cuda_batch_capacity(&b->limits);
     if (!e) e = cudaMalloc((void **)&b->device_batch, b->batch_bytes);
-    if (!e) e = cudaHostAlloc((void **)&b->host_batch, b->batch_bytes, cudaHostAllocDefault);
-    if (!e) e = cudaHostAlloc((void **)&b->largest, b->limits.wanted * sizeof *b->largest, cudaHostAllocMapped);
+    if (!e) e = cudaHostAlloc((void **)&b->host_batch, 2 * b->batch_bytes, cudaHostAllocDefault);
+    const uint64_t requests = cuda_requests_capacity(b->s, &b->limits);
+    if (!e) e = cudaMalloc((void **)&b->device_requests, requests);
+    if (!e) e = cudaHostAlloc((void **)&b->host_requests, 2 * requests, cudaHostAllocDefault);
+    if (!e) e = cudaHostAlloc((void **)&b->largest, 2 * b->limits.wanted * sizeof *b->largest, cudaHostAllocMapped);
+    if (!e) e = cudaHostAlloc((void **)&b->chosen, 2 * b->limits.samples * sizeof *b->chosen, cudaHostAllocMapped);
     if (!e) e = cudaHostAlloc((void **)&b->host_logits, (size_t)b->limits.wanted * b->s->vocabulary * sizeof(float), cudaHostAllocDefault);
     if (!e) e = cudaMemset(b->buf[BUF_SCRATCH], 0, bytes[BUF_SCRATCH]); /* the counters among it */
     if (e)
@@ -172,6 +182,7 @@ static void cuda_copy_page(backend *b, uint32_t src, uint32_t dst, uint32_t toke
 
 static calla_status cuda_begin(backend *b, const row_batch *batch, calla_error *err) {
     b->batch = batch;
+    b->at ^= 1;
     b->wanted = batch->wanted;
     b->n_noted = b->n_run = 0;
     b->logits_here = false;
@@ -179,9 +190,8 @@ static calla_status cuda_begin(backend *b, const row_batch *batch, calla_error *
                   batch->rows == batch->wanted;
     b->prompt = b->limits.fast && batch->rows >= CUDA_PROMPT_ROWS && b->scratch.input && !turned_off(&b->limits, WITHOUT_PROMPT);
     cuda_batch_send(b, batch);
-    if (!b->error) return CALLA_OK;
-    return error_set(err, CALLA_E_DEVICE, "the CUDA device failed: %s; see the system's log, and start again",
-                     cudaGetErrorString(b->error));
+    cuda_requests_send(b, batch);
+    return b->error ? cuda_failure(b, err) : CALLA_OK;
 }
 
 /* Runs what is noted and has not run, op by op. */
@@ -248,15 +258,39 @@ static void run_step(backend *b) {
     cuda_ok(b, cudaGraphLaunch(*graph, b->stream));
 }
 
-static calla_status cuda_finish(backend *b, calla_error *err) {
-    const bool whole = b->n_noted == b->most_noted;
-    if (whole) run_step(b); /* else the step is abandoned */
-    cuda_ok(b, cudaStreamSynchronize(b->stream));
-    if (whole && !b->error) return cuda_fetch_results(b, err);
-    if (!b->error) return CALLA_OK;
-    return error_set(err, CALLA_E_DEVICE, "the CUDA device failed: %s; see the system's log, and start again",
-                     cudaGetErrorString(b->error));
+/* The last step's place is the other one again. */
+static void forget_step(backend *b) { b->at ^= 1; }
+
+static calla_status cuda_submit(backend *b, calla_error *err) {
+    run_step(b);
+    if (b->sampling.samples) sampling_run(&b->sampling, b->stream);
+    cuda_ok(b, cudaPeekAtLastError());
+    cuda_ok(b, cudaEventRecord(b->done[b->at], b->stream));
+    if (b->error) {
+        forget_step(b);
+        return cuda_failure(b, err);
+    }
+    b->submitted[b->at] = b->batch;
+    b->under_way++;
+    return CALLA_OK;
 }
+
+static calla_status cuda_collect(backend *b, calla_error *err) {
+    const uint32_t oldest = b->under_way > 1 ? b->at ^ 1 : b->at;
+    b->under_way--;
+    cuda_ok(b, cudaEventSynchronize(b->done[oldest]));
+    return b->error ? cuda_failure(b, err) : cuda_fetch_results(b, oldest, err);
+}
+
+/* Given up: what is noted and has not run never runs. */
+static calla_status cuda_finish(backend *b, calla_error *err) {
+    cuda_ok(b, cudaStreamSynchronize(b->stream));
+    forget_step(b);
+    return b->error ? cuda_failure(b, err) : CALLA_OK;
+}
+
+/* What the host has to pick is not known before collect. */
+static bool cuda_runs_ahead(const backend *b, uint32_t sample) { return cuda_picker_of(b->batch, sample) != PICKED_BY_HOST; }
 
 static const sample_result *cuda_sampled(backend *b, uint32_t sample) { return &b->results[sample]; }
 
@@ -312,6 +346,9 @@ const backend_vtable cuda_vtable = {
     .head = cuda_head,
     .stage_end = cuda_stage_end,
     .finish = cuda_finish,
+    .submit = cuda_submit,
+    .collect = cuda_collect,
+    .runs_ahead = cuda_runs_ahead,
     .logits = cuda_fetch_logits,
     .sampled = cuda_sampled,
     .describe = cuda_describe,

@@ -1,11 +1,12 @@
 /* cuda.h: the CUDA backend's host side: one device, one stream of work, one allocation for all weights.
  *
- * Ops are only noted when they are called; finish runs them, as one captured graph where the batch is a plain decoding step, else one
+ * Ops are only noted when they are called; submit runs them, as one captured graph where the batch is a plain decoding step, else one
  * launch after the other.  (A batch of many rows is launched as it is called, so that the device is not idle meanwhile.)  What a kernel
  * computes is the business of the .cu files; nothing here knows. */
 #ifndef CALLA_BACKEND_CUDA_CUDA_H
 #define CALLA_BACKEND_CUDA_CUDA_H
 
+#include "backend/cuda/sampling.h"
 #include "backend/cuda/step.h"
 
 enum { CUDA_GRAPH_ROWS = STEP_ROWS, CUDA_PROMPT_ROWS = 32 /* from here on, products of bf16 rows where fast */, CUDA_SEGMENT_ROWS = 16 };
@@ -41,7 +42,9 @@ typedef struct cuda_scratch { /* views into BUF_SCRATCH */
     float *squares;           /* [rows][value heads][GDN_PARTS]: of the delta net's output */
     uint64_t *best;           /* [wanted][STEP_HEAD_BLOCKS] */
     int32_t *picked;          /* [samples] */
-    uint32_t *counters;       /* zero between kernels: route [rows], attention [rows][kv heads][STEP_MAX_GROUP], head [1] */
+    float *adjusted;          /* [samples][vocabulary] and [samples][SAMPLING_SPANS]: of sampling */
+    float *span_largest;
+    uint32_t *counters; /* zero between kernels: route [rows], attention [rows][kv heads][STEP_MAX_GROUP], head [1] */
     uint32_t counters_n;
     /* fast, batches of many rows */
     uint16_t *input;   /* [rows][max(hidden, …)] bf16: normed input of the projections and of the experts */
@@ -73,8 +76,12 @@ struct backend {
     uint64_t bytes[BUF_COUNT];
     cuda_scratch scratch;
 
-    /* the batch: in pinned host memory, and on the device behind the same offsets */
+    /* The batch: in pinned host memory, twice, since a step may be begun while the one before is under way; and on the device, where they
+     * follow each other, behind the same offsets. */
     const row_batch *batch;
+    uint32_t at, under_way; /* which of the two places is the last step's; how many are submitted and not collected */
+    const row_batch *submitted[2];
+    cudaEvent_t done[2];
     uint8_t *host_batch, *device_batch;
     uint64_t batch_bytes;
     cuda_batch on_device;
@@ -87,7 +94,11 @@ struct backend {
     cudaGraphExec_t graph[CUDA_GRAPH_ROWS + 1]; /* by rows */
     cudaEvent_t layer_done[2];                  /* of a prompt, so that the host is never many layers ahead */
 
-    int32_t *largest;   /* [wanted] in pinned memory that the device writes */
+    uint8_t *host_requests, *device_requests; /* as the batch; cuda_requests_capacity */
+    sampling_step sampling;                   /* of the step that was begun last; without samples there is nothing to do */
+
+    int32_t *largest;   /* [2][wanted] in pinned memory that the device writes */
+    int32_t *chosen;    /* [2][samples] there */
     float *host_logits; /* [wanted][vocabulary] pinned */
     bool logits_here;
     void *sample_scratch;
@@ -111,12 +122,21 @@ calla_status cuda_upload(backend *b, void (*progress)(void *user, uint64_t done,
 uint64_t cuda_batch_capacity(const backend_limits *n);
 void cuda_batch_send(backend *b, const row_batch *batch);
 
+/* ---- requests.c ---- */
+typedef enum cuda_picker { PICKED_BY_HEAD, PICKED_BY_SAMPLING, PICKED_BY_HOST } cuda_picker;
+/* Who picks a sample's token; looks at the request's numbers only, not at what it points to. */
+cuda_picker cuda_picker_of(const row_batch *t, uint32_t sample);
+uint64_t cuda_requests_capacity(const model_shape *s, const backend_limits *n);
+void cuda_requests_send(backend *b, const row_batch *t);
+
 /* ---- ops.c ---- */
 /* Launches one op.  early: in a graph, with dependent launch. */
 void cuda_run_op(backend *b, cuda_op op, uint32_t layer, bool early);
 
 /* ---- results.c ---- */
-calla_status cuda_fetch_results(backend *b, calla_error *err);
+/* Of the step in place `at`, which has ended. */
+calla_status cuda_fetch_results(backend *b, uint32_t at, calla_error *err);
+calla_status cuda_failure(const backend *b, calla_error *err);
 const float *cuda_fetch_logits(backend *b, uint32_t wanted);
 
 #endif

@@ -55,7 +55,8 @@ CUDA_FN uint32_t cuda_tile_bytes(uint32_t bits) { return bits * 128u; }
 
 typedef struct cuda_counts {
     uint32_t rows, segments, wanted, samples;
-    uint32_t tokens; /* ids at or above are padding and never picked */
+    uint32_t tokens;     /* ids at or above are padding and never picked */
+    uint32_t largest_at; /* in step_head.largest, of this step's */
 } cuda_counts;
 
 typedef struct cuda_batch {

@@ -175,7 +175,7 @@ __device__ __forceinline__ void pick_largest(const step_head &a, uint32_t first_
         for (int step = WARP / 2; step; step /= 2) key = max_key(key, __shfl_xor_sync(0xFFFFFFFFu, key, step));
         if (threadIdx.x % WARP) continue;
         const int32_t id = key ? (int32_t)(0xFFFFFFFFu - (uint32_t)key) : -1;
-        a.largest[row] = id;
+        a.largest[a.batch.counts->largest_at + row] = id;
         for (uint32_t i = 0; i < a.batch.counts->samples; i++)
             if (a.batch.sample_of[i] == row) a.picked[i] = id;
     }

@@ -67,7 +67,7 @@ typedef struct step_head {
     uint64_t *best; /* [wanted][STEP_HEAD_BLOCKS] scratch */
     uint32_t *counter;
     cuda_batch batch;
-    int32_t *largest; /* [wanted]: the id of the largest logit of each row, -1: none; may be host memory */
+    int32_t *largest; /* from counts.largest_at on [wanted]: the id of the largest logit of each row, -1: none; may be host memory */
     int32_t *picked;  /* [samples]: the same of each sample's row */
 } step_head;
 void step_run_head(const cuda_device *d, const step_head *a, bool early, cudaStream_t stream);
