@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, describe, test } from 'node:test';
 import { inFolder, runAgent, settingsOf } from './agents.mjs';
-import { required, startServer } from './server.mjs';
+import { required, startServer, stopAfterTaking } from './server.mjs';
 
 const CLAUDE = fileURLToPath(new URL('node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs', import.meta.url));
 
@@ -24,7 +24,7 @@ const scripted = (window) => startServer([required('CALLA_SCRIPTED_SERVER'), `${
 describe('scripted engine', () => {
   let server;
   before(async () => (server = await scripted(131072)));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   test('a text turn, and another in the same session', () =>
     inFolder(async (folder) => {
@@ -64,7 +64,7 @@ test('a prompt that does not fit is known as that', async () => {
 describe('pocket model', () => {
   let server;
   before(async () => (server = await startServer([required('CALLA'), 'serve', '--port', '0', '--model', `${required('CALLA_MODELS')}/pocket`])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   // Pocket is far too small for what an agent tells it, so that only its having answered counts.
   test('a turn', () =>

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { inFolder, runAgent, settingsOf } from './agents.mjs';
-import { required, startServer } from './server.mjs';
+import { required, startServer, stopAfterTaking } from './server.mjs';
 
 const require = createRequire(import.meta.url);
 const CLINE = join(dirname(require.resolve(`@cline/cli-${process.platform}-${process.arch}/package.json`)), 'bin', 'cline');
@@ -30,7 +30,7 @@ const cline = (url, prompt, look = () => {}) =>
 describe('scripted engine', () => {
   let server;
   before(async () => (server = await startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, '131072'])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   test('a text turn', async () => {
     const { result, said } = await cline(server.url, 'I greet.</think>\n\nHello from the script.');

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, describe, test } from 'node:test';
 import { inFolder, runAgent, settingsOf } from './agents.mjs';
-import { required, startServer } from './server.mjs';
+import { required, startServer, stopAfterTaking } from './server.mjs';
 
 const CODEX = fileURLToPath(new URL('node_modules/@openai/codex/bin/codex.js', import.meta.url));
 const EXEC = ['exec', '--json', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox'];
@@ -34,7 +34,7 @@ const scripted = (window) => startServer([required('CALLA_SCRIPTED_SERVER'), `${
 describe('scripted engine', { concurrency: true }, () => {
   let server;
   before(async () => (server = await scripted(131072)));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   test('a text turn', async () => {
     const { answer, usage, said } = await codex(server.url, 'I greet.</think>\n\nHello from the script.');
@@ -71,7 +71,7 @@ test('a prompt that does not fit is known as that', async () => {
 describe('pocket model', () => {
   let server;
   before(async () => (server = await startServer([required('CALLA'), 'serve', '--port', '0', '--model', `${required('CALLA_MODELS')}/pocket`])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   // Pocket is far too small for what an agent tells it, so that only its having answered counts.
   test('a turn', async () => {

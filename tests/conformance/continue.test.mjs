@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, describe, test } from 'node:test';
 import { inFolder, NODE22, runAgent, settingsOf } from './agents.mjs';
-import { required, startServer } from './server.mjs';
+import { required, startServer, stopAfterTaking } from './server.mjs';
 
 const CONTINUE = fileURLToPath(new URL('node_modules/@continuedev/cli/dist/cn.js', import.meta.url));
 
@@ -24,7 +24,7 @@ const cn = (url, prompt, more = [], look = () => {}) =>
 describe('scripted engine', { skip: !existsSync(NODE22) && 'Node 22 is not there' }, () => {
   let server;
   before(async () => (server = await startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, '131072'])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   test('a text turn', async () => {
     const { answer } = await cn(server.url, 'I greet.</think>\n\nHello from the script.');

@@ -207,6 +207,7 @@ describe('pocket model', () => {
       assert.equal(sum.reasoning, whole.choices[0].message.reasoning_content ?? '');
     });
 
+  // A18, A19, A44.
   test('the same seed gives the same text, alone and in company', async () => {
     const request = { ...capital, temperature: 1, seed: 7, max_tokens: 40 };
     const text = async () => (await client.chat.completions.create(request)).choices[0].message;

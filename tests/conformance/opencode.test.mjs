@@ -6,7 +6,7 @@ import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { inFolder, runAgent, settingsOf } from './agents.mjs';
-import { required, startServer } from './server.mjs';
+import { required, startServer, stopAfterTaking } from './server.mjs';
 
 const require = createRequire(import.meta.url);
 const OPENCODE = join(dirname(require.resolve(`opencode-${process.platform}-${process.arch}/package.json`)), 'bin', 'opencode');
@@ -32,7 +32,7 @@ const opencode = (url, prompt, look = () => {}) =>
 describe('scripted engine', () => {
   let server;
   before(async () => (server = await startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, '131072'])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   test('a text turn', async () => {
     const { answer, finished, said } = await opencode(server.url, 'I greet.</think>\n\nHello from the script.');
@@ -57,7 +57,7 @@ describe('scripted engine', () => {
 describe('pocket model', () => {
   let server;
   before(async () => (server = await startServer([required('CALLA'), 'serve', '--port', '0', '--model', `${required('CALLA_MODELS')}/pocket`])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   // Pocket is far too small for what an agent tells it, so that only its having answered counts.
   test('a turn', async () => {

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { after, before, describe, test } from 'node:test';
 import { inFolder, NODE22, runAgent, settingsOf } from './agents.mjs';
-import { required, startServer } from './server.mjs';
+import { required, startServer, stopAfterTaking } from './server.mjs';
 
 const QWEN = fileURLToPath(new URL('node_modules/@qwen-code/qwen-code/cli.js', import.meta.url));
 const skip = !existsSync(NODE22) && 'Node 22 is not there';
@@ -30,7 +30,7 @@ const qwen = (url, prompt, more = [], look = () => {}) =>
 describe('scripted engine', { skip }, () => {
   let server;
   before(async () => (server = await startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, '131072'])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   test('a text turn', async () => {
     const { result, usage, said } = await qwen(server.url, 'I greet.</think>\n\nHello from the script.');
@@ -53,7 +53,7 @@ describe('scripted engine', { skip }, () => {
 describe('pocket model', { skip }, () => {
   let server;
   before(async () => (server = await startServer([required('CALLA'), 'serve', '--port', '0', '--model', `${required('CALLA_MODELS')}/pocket`])));
-  after(async () => assert.equal(await server.stop(), 0));
+  after(() => stopAfterTaking(server));
 
   // Pocket is far too small for what an agent tells it, so that only its having answered counts.
   test('a turn', async () => {

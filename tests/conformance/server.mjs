@@ -1,4 +1,5 @@
 // server.mjs: starts a server program for a test file and ends it with it.
+import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 
 // command: [program, …arguments]; it prints its URL once it listens.  Its log goes to this process's stderr.
@@ -28,6 +29,16 @@ export async function startServer(command) {
 export async function health(url) {
   const response = await fetch(`${url}/health`);
   return response.json();
+}
+
+// Ends the server, which must have taken every request that came to it: clients try again what was refused, and nobody would notice.
+export async function stopAfterTaking(server) {
+  const counted = await (await fetch(`${server.url}/metrics`)).text();
+  const replies = [...counted.matchAll(/^calla_http_replies_total\{route="(.*)",code="(\d+)"\} (\d+)$/gm)].map(([, route, code, n]) => ({ route, code, n }));
+  const code = await server.stop();
+  assert.deepEqual(replies.filter((reply) => reply.code !== '200'), []);
+  assert.ok(replies.some((reply) => reply.route.startsWith('/v1/')));
+  assert.equal(code, 0);
 }
 
 // How much slower than usual this build may be: the sanitizers' are.

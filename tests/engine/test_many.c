@@ -130,7 +130,7 @@ static void watch_first_token(void *user, const calla_event *event) {
     f->other_events = atomic_load(&f->other->events); /* each of them a chunk; both are told on the engine's thread */
 }
 
-/* A short prompt beside a long one has its first token within two of its chunks: the one under way when it comes, and the next. */
+/* A37: a short prompt beside a long one has its first token within two of its chunks: the one under way when it comes, and the next. */
 static void test_first_token_beside_long_prompt(void **state) {
     (void)state;
     static int32_t ids[20000];

@@ -1,5 +1,5 @@
 /* test_cases.c: what users of other servers reported and a running server alone can show, in every dialect.  The numbers are those of the
- * project's case log; cases that have tests elsewhere are named there.  The scripted engine answers what the user says. */
+ * project's case log; tests of other cases carry their numbers where they are.  The scripted engine answers what the user says. */
 #include "unit.h"
 
 #include <stdio.h>

@@ -146,6 +146,7 @@ static void test_a_document_without_a_thought(void **state) {
     said_free(&s);
 }
 
+/* A08. */
 static void test_a_document_behind_a_thought(void **state) {
     (void)state;
     expect("A {thought}: [\n</think>\n\n" PARIS, FORMAT, "A {thought}: [", PARIS, "", "stop");
@@ -394,6 +395,7 @@ static void expect_refused(const char *more, const char *field, const char *word
 #define ODD "{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{\"type\":\"null\"}}}}"
 #define ODD_TOOL(more) "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"" more ",\"parameters\":" ODD "}}]"
 
+/* A09: nothing is accepted and then not held to. */
 static void test_what_is_not_understood(void **state) {
     (void)state;
     expect_refused(OF_SCHEMA(ODD, ""), "response_format", "not", "/properties/a");

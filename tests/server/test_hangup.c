@@ -153,10 +153,14 @@ static void test_half_closed(void **state) {
     client_close(&c);
 }
 
-/* A stream is never silent for 2 s, whatever the engine does.  A30 (chat). */
+/* A stream is never silent for 2 s, whatever the engine does.  A30 (chat and completions). */
 static void test_keep_alive(void **state) {
     (void)state;
-    client c;
+    client c, other;
+    char *request = post_request_to("/v1/completions", "{\"prompt\":\"<|im_start|>user\\n@prompt=1x2500 last<|im_end|>\",\"stream\":true}");
+    client_open(&other, h.port);
+    client_send_str(&other, request);
+    mem_free(request);
     ask(&c, "@prompt=1x3500 at last", "\"enable_thinking\":false,\"stream\":true");
     assert_true(client_wait_for(&c, "\"role\":\"assistant\"", 500) >= 0); /* the first event is at once */
     size_t had = c.in.n;
@@ -172,6 +176,9 @@ static void test_keep_alive(void **state) {
     assert_true(longest < 2000000000u);
     assert_non_null(strstr(c.in.data, ": keep-alive\n\n"));
     client_close(&c);
+    assert_true(client_wait_for(&other, "[DONE]", 1000) >= 0);
+    assert_non_null(strstr(other.in.data, ": keep-alive\n\n"));
+    client_close(&other);
 }
 
 /* A client that does not read holds back its own answer only, and gets all of it when it reads again. */

@@ -160,6 +160,7 @@ static void compare_text(const char *text) {
     compare(&s);
 }
 
+/* A24 (runs of signs, digits, spaces, contractions) and A23 (marks) among them. */
 static void test_chosen(void **state) {
     (void)state;
     static const char *const texts[] = {

@@ -328,7 +328,7 @@ static void test_merges_first(void **state) {
     mem_free(whole);
 }
 
-/* The older regex: marks are signs, with a notice in the log. */
+/* A25: the older regex: marks are signs, with a notice in the log. */
 static void test_older_regex(void **state) {
     (void)state;
     char *json = replaced(small_json, "[\\\\p{L}\\\\p{M}]+", "\\\\p{L}+"),

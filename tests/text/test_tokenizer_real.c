@@ -78,6 +78,7 @@ static void test_facts(void **state) {
     }
 }
 
+/* A23, A24: the ids of the official tokenizer. */
 static void test_vectors(void **state) {
     (void)state;
     json_object *vectors = vectors_read(vectors_path);
