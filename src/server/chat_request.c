@@ -119,7 +119,7 @@ static const param rows[] = {
     {.name = "echo", .kind = PARAM_REFUSED, .harmless = is_false, .help = "the chat API returns the answer only"},
 
     {.name = "prediction", .kind = PARAM_HARMLESS}, /* makes answers faster, not different */
-    {.name = "verbosity", .kind = PARAM_HARMLESS},
+    {.name = "verbosity", .kind = PARAM_HARMLESS},  /* a wish that no answer can be held to; agents send it along */
 };
 
 const param_table chat_params = {.prefix = "", .rows = rows, .n = sizeof rows / sizeof *rows, .more = &conversation_params};

@@ -52,9 +52,11 @@ static bool read_include(void *request, const char *name, json_object *value, ap
 }
 
 static bool read_text(void *request, const char *name, json_object *value, api_error *e) {
+    static const param rows[] = {{.name = "format", .kind = PARAM_CUSTOM, .read = conversation_read_format},
+                                 {.name = "verbosity", .kind = PARAM_HARMLESS}}; /* a wish: see chat */
+    static const param_table table = {.prefix = "text.", .rows = rows, .n = 2};
     if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);
-    json_object *format = params_member(value, "format");
-    return !format || conversation_read_format(request, "text.format", format, e);
+    return params_read(&table, value, request, &((conversation *)request)->ignored, e);
 }
 
 static bool read_stream_options(void *request, const char *name, json_object *value, api_error *e) {

@@ -220,7 +220,7 @@ static void test_fields_come_back(void **state) {
     reply r;
     json_object *tree = post("{\"model\":\"gpt-x\",\"input\":\"Hi\",\"instructions\":\"Be \\\"brief\\\".\",\"metadata\":{\"a\":\"b\"},"
                              "\"enable_thinking\":false,\"temperature\":0.5,\"tools\":[" TOOL "],\"tool_choice\":\"none\",\"store\":false,"
-                             "\"service_tier\":\"flex\",\"truncation\":\"auto\",\"something\":1}",
+                             "\"service_tier\":\"flex\",\"text\":{\"verbosity\":\"low\"},\"truncation\":\"auto\",\"something\":1}",
                              200, &r);
     char header[256];
     assert_string_equal(json_str(tree, "model"), "gpt-x");
@@ -230,7 +230,7 @@ static void test_fields_come_back(void **state) {
     assert_string_equal(json_str(tree, "tool_choice"), "none");
     assert_true(json_object_get_double(json_at(tree, "temperature")) == 0.5);
     assert_false(json_object_get_boolean(json_at(tree, "store")));
-    assert_string_equal(reply_header(&r, "x-calla-ignored", header), "service_tier, truncation, something");
+    assert_string_equal(reply_header(&r, "x-calla-ignored", header), "service_tier, text.verbosity, truncation, something");
     json_object_put(tree);
     reply_free(&r);
 }
