@@ -1,9 +1,9 @@
 /* driver.c: runs a fuzz target as a regression test: every file of a corpus folder, then seeded random mutations of them for a bounded
  * number of runs.  A crash, a sanitizer report or a hang (the test's time limit) is the failure.
  *
- * With DICTIONARY, a file in libFuzzer's form ("text" with \xNN, a line each), mutations put its words in.
+ * Mutations put in the words of DICTIONARY, a file in libFuzzer's form ("text" with \xNN, a line each).
  *
- * usage: regress_NAME CORPUS_DIR [DICTIONARY|- [RUNS [SEED]]] */
+ * usage: regress_NAME CORPUS_DIR DICTIONARY [RUNS [SEED]] */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static size_t mutate(const char *from, size_t n, uint8_t *out, size_t cap) {
     memcpy(out, from, n);
     for (uint64_t edits = 1 + next() % 4; edits--;) {
         size_t at = n ? next() % n : 0;
-        switch (next() % (words ? 8 : 6)) {
+        switch (next() % 8) {
         case 0:
             if (n) out[at] = (uint8_t)next();
             break;
@@ -126,8 +126,8 @@ static size_t mutate(const char *from, size_t n, uint8_t *out, size_t cap) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) return fprintf(stderr, "usage: %s CORPUS_DIR [DICTIONARY|- [RUNS [SEED]]]\n", argv[0]), 2;
-    if (argc > 2 && strcmp(argv[2], "-") != 0 && !read_dictionary(argv[2])) return 1;
+    if (argc < 3) return fprintf(stderr, "usage: %s CORPUS_DIR DICTIONARY [RUNS [SEED]]\n", argv[0]), 2;
+    if (!read_dictionary(argv[2])) return 1;
     unsigned long runs = argc > 3 ? strtoul(argv[3], NULL, 10) : 2000;
     state = argc > 4 ? strtoull(argv[4], NULL, 10) : 1;
     unsigned long long first_seed = state;
@@ -143,7 +143,7 @@ int main(int argc, char **argv) {
         seeds++;
     }
     closedir(dir);
-    if (!seeds) return fprintf(stderr, "%s: an empty corpus tests nothing\n", argv[1]), 1;
+    if (!seeds || !words) return fprintf(stderr, "%s: an empty corpus or dictionary tests nothing\n", argv[1]), 1;
     for (size_t i = 0; i < seeds; i++) run((const uint8_t *)seed[i].data, seed[i].n);
     static uint8_t out[MAX_SEED_BYTES];
     for (unsigned long i = 0; i < runs; i++) {
