@@ -1,6 +1,8 @@
 /* The end of the server: SIGTERM lets answers finish within a bound, a second one does not. */
 #include "unit.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +21,14 @@ static void open_server(harness *h, uint32_t drain_ms) {
     harness_open(h, &options, &fake);
 }
 
+static bool is_refused(uint16_t port) {
+    const struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    const bool refused = connect(fd, (const struct sockaddr *)&a, sizeof a) < 0 && errno == ECONNREFUSED;
+    close(fd);
+    return refused;
+}
+
 /* Until so many jobs have begun. */
 static void wait_for_jobs(const harness *h, uint32_t n) {
     for (int i = 0; fake_engine_stats(h->engine).generated < n; i++) {
@@ -35,12 +45,12 @@ static void ask(harness *h, client *c, const char *say, const char *more) {
     mem_free(request);
 }
 
-/* Answers under way are finished; idle connections are closed; nobody is let in any more. */
+/* Answers under way are finished; idle connections are closed; requests that had begun are told what is going on; nobody is let in any more. */
 static void test_finishes(void **state) {
     (void)state;
     harness h;
     open_server(&h, 5000);
-    client idle, streamed, whole, late;
+    client idle, streamed, whole, begun, refused;
     reply r;
     client_open(&idle, h.port);
     client_send_str(&idle, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -51,9 +61,26 @@ static void test_finishes(void **state) {
     ask(&h, &whole, "@token=100 one two three four five six seven", "\"enable_thinking\":false");
     assert_true(client_wait_for(&streamed, "one", 2000) >= 0);
     wait_for_jobs(&h, 2);
+    client_open(&begun, h.port);
+    client_send_str(&begun, "GET /health HTTP/1.1\r\nHost: local");
+    client_open(&refused, h.port);
+    client_send_str(&refused, "POST /v1/chat/completions HTTP/1.1\r\nHost: local");
+    usleep(50000); /* until both were read */
     kill(getpid(), SIGTERM);
     assert_true(client_wait_closed(&idle, 1000));
-    late = (client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
+    client_send_str(&begun, "host\r\n\r\n");
+    client_read_reply(&begun, &r, 1000);
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body.data, "\"status\":\"draining\""));
+    reply_free(&r);
+    assert_true(client_wait_closed(&begun, 1000));
+    client_send_str(&refused, "host\r\nContent-Type: application/json\r\nContent-Length: 44\r\n\r\n"
+                              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
+    client_read_reply(&refused, &r, 1000);
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body.data, "server_stopping"));
+    reply_free(&r);
+    assert_true(is_refused(h.port));
     client_read_reply(&whole, &r, 5000);
     assert_int_equal(r.status, 200);
     assert_non_null(strstr(r.body.data, "one two three four five six seven"));
@@ -69,9 +96,10 @@ static void test_finishes(void **state) {
     stream_free(&s);
     reply_free(&r);
     client_close(&idle);
+    client_close(&begun);
+    client_close(&refused);
     client_close(&streamed);
     client_close(&whole);
-    client_close(&late);
     const int begin = now_ms();
     harness_join(&h);
     assert_true(now_ms() - begin < 2500);

@@ -2,6 +2,7 @@
 #include "unit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "harness.h"
+#include "support/private_memory.h"
 
 enum { SOON_MS = 1000 };
 
@@ -208,11 +210,60 @@ static void test_slow_reader(void **state) {
     client_close(&slow);
 }
 
+/* A client that never reads is dropped after write_ms, which ends its job.  Each token of these has alternatives, so that a second's worth
+ * of them fills what the kernel holds. */
+static void test_stuck_reader(void **state) {
+    (void)state;
+    harness own;
+    const server_options impatient = {.no_signals = true, .limits = {.output_bytes = 32 << 10, .write_ms = 300}};
+    harness_open(&own, &impatient, &engine_settings);
+    char *json = chat_json("@endless @token=1 abcdefgh", "\"stream\":true,\"logprobs\":true,\"top_logprobs\":20"),
+         *request = post_request(json);
+    client stuck;
+    client_open(&stuck, own.port);
+    client_send_str(&stuck, request);
+    assert_true(client_wait_for(&stuck, "assistant", 2000) >= 0);
+    assert_true(harness_wait_cancelled(&own, 1, 60000) >= 0);
+    assert_true(harness_wait_idle(&own, SOON_MS) >= 0);
+    reply r;
+    harness_get(&own, "/metrics", &r);
+    assert_non_null(strstr(r.body.data, "calla_http_aborted_total{cause=\"client_stuck\"} 1\n"));
+    reply_free(&r);
+    client_close(&stuck);
+    mem_free(json);
+    mem_free(request);
+    harness_close(&own);
+}
+
+/* Whole answers wait for clients that do not read as tokens, of 20 bytes (job.h) in a buffer that doubles, not as events of 200. */
+static void test_memory_of_unread_answers(void **state) {
+    (void)state;
+    enum { N = 4, TOKEN_BYTES = 64 };
+    const bool sanitized = getenv("CALLA_TEST_SHORT") != NULL;
+    const long tokens = sanitized ? 20000 : 190000;
+    client c[N];
+    char more[128];
+    snprintf(more, sizeof more, "\"enable_thinking\":false,\"stream\":true,\"max_tokens\":%ld", tokens);
+    const uint64_t had = fake_engine_stats(h.engine).tokens;
+    const long before = private_memory_kb();
+    for (int i = 0; i < N; i++) {
+        ask(&c[i], "@endless abcdefgh", more);
+        assert_true(client_wait_for(&c[i], "assistant", 5000) >= 0);
+    }
+    wait_for_jobs(0);
+    assert_true(fake_engine_stats(h.engine).tokens - had >= (uint64_t)(N * tokens));
+    const long kb = (private_memory_kb() - before) / N;
+    print_message("%ld KB for each of %d unread answers of %ld tokens\n", kb, N, tokens);
+    if (before >= 0 && !sanitized) assert_true(kb < tokens * TOKEN_BYTES / 1024);
+    for (int i = 0; i < N; i++) client_close(&c[i]);
+    assert_true(harness_wait_idle(&h, SOON_MS) >= 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leave),        cmocka_unit_test(test_leave_choices), cmocka_unit_test(test_leave_queue),
         cmocka_unit_test(test_leave_worker), cmocka_unit_test(test_half_closed),   cmocka_unit_test(test_keep_alive),
-        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_slow_reader),  cmocka_unit_test(test_stuck_reader),  cmocka_unit_test(test_memory_of_unread_answers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
