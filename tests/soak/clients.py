@@ -203,7 +203,7 @@ HOSTILE = [
     (b'GET /' + b'x' * 9000 + b' HTTP/1.1\r\nHost: localhost\r\n\r\n', 414),
     (b'GET / HTTP/1.1\r\nHost: localhost\r\nX: ' + b'y' * 70000 + b'\r\n\r\n', 431),
     (request_bytes('/v1/chat/completions', {'messages': 5}), 400),
-    (request_bytes('/v1/chat/completions', chat_body(0, -1)), 400),
+    (request_bytes('/v1/chat/completions', chat_body(0, -3)), 400),
     (request_bytes('/v1/messages', {'messages': [{'role': 'user', 'content': LONG * 40000}], 'max_tokens': 5}), 400),
     (b'POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n[[[[[[[[[', 400),
     (b'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n', 413),

@@ -78,11 +78,19 @@ class World:
 
     # ---- the server ------------------------------------------------------------------------------------------------------------
 
-    def start(self):
+    def launch(self):
         environment = {k: v for k, v in os.environ.items() if not k.startswith('CALLA_') or k == 'CALLA_POCKET'}
-        self.process = subprocess.Popen(
+        return subprocess.Popen(
             [self.calla, 'serve', '--port', str(self.port), '--deterministic', '--context', '4096', '--sequences', '3', '--requests', '6', '--drain',
              str(DRAIN_S)], stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment)
+
+    def start(self):
+        """Each life comes after a server that was killed at some point of its start."""
+        doomed = self.launch()
+        time.sleep(random.Random(len(self.lives)).random() * 0.1 * self.slowness)
+        doomed.kill()
+        doomed.communicate()
+        self.process = self.launch()
         line = self.process.stdout.readline()
         self.port = int(re.search(r'http://127\.0\.0\.1:(\d+)', line)[1])
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
