@@ -157,6 +157,8 @@ bool guard_check(const guard *g, const http_request *request, api_error *e) {
                          "pages of %.128s may not use this server: if they should, start it with --cors %.128s", origin, origin);
 }
 
+bool guard_wants_key(const guard *g) { return g->keys != NULL; }
+
 bool guard_has_key(const guard *g, const http_request *request) {
     if (!g->keys) return true;
     const char *bearer = http_request_header(request, "authorization"), *key = http_request_header(request, "x-api-key");

@@ -17,6 +17,7 @@ calla_status guard_check_listening(guard *g, bool loopback, const char *url, cal
 
 /* By Host and Origin: false with e filled in if the request is refused. */
 bool guard_check(const guard *g, const http_request *request, api_error *e);
+bool guard_wants_key(const guard *g);
 /* By key: true also where there are no keys. */
 bool guard_has_key(const guard *g, const http_request *request);
 /* What Access-Control-Allow-Origin should say, or NULL where the request comes from no page that may read the reply.  Valid as long as

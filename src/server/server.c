@@ -258,7 +258,7 @@ void server_describe(const server *s, buffer *out) {
     buffer_printf(out, "  memory   %.1f MB of weights, mapped; %.1f MB for activations, KV cache and states\n",
                   (double)i->weights_bytes / 1e6, (double)i->plan_bytes / 1e6);
     buffer_printf(out,
-                  "  try      curl -N %s/v1/chat/completions -H 'Content-Type: application/json' -d '{\"messages\":[{\"role\":\"user\","
+                  "  try      curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"messages\":[{\"role\":\"user\","
                   "\"content\":\"What is the capital of France?\"}],\"temperature\":0,\"stream\":true}'\n",
-                  s->url);
+                  s->url, guard_wants_key(s->guard) ? " -H 'x-api-key: KEY'" : "");
 }

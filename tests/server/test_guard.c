@@ -144,6 +144,12 @@ static void test_keys(void **state) {
     expect(&h, "GET /health/", HOST, 401);
     reply r;
     char value[256];
+    buffer description = {0};
+    server_describe(h.server, &description);
+    assert_non_null(strstr(description.data, "curl -N")); /* a line to try, that works */
+    assert_non_null(strstr(description.data, " -H 'x-api-key: KEY' "));
+    assert_null(strstr(description.data, KEY));
+    buffer_free(&description);
     /* Without a key the state, with one also how much is going on. */
     ask(&h, "GET /health", HOST, NULL, &r);
     assert_string_equal(r.body.data, "{\"status\":\"ok\"}");
