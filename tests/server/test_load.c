@@ -97,7 +97,7 @@ static double measure_step(harness *h, int tokens) {
         client_close(&c[i]);
     }
     const double us = (double)(now_us() - begin) / tokens, cpu_us = (cpu_seconds() - cpu) * 1e6 / tokens;
-    print_message("a step of %d streams: %.0f us; a token: %.1f us of processor time\n", STREAMS, us, cpu_us / STREAMS);
+    print_message("a step of %d streams: %.0f us; a token: %.1f us of processor time\n", STREAMS, us, cpu_us / (double)STREAMS);
     if (!sanitized()) assert_true(cpu_us < 1000);
     return us;
 }
