@@ -336,6 +336,9 @@ typedef struct calla_generate_options {
 } calla_generate_options;
 
 calla_status calla_session_open(calla_engine *engine, calla_session **out, calla_error *err);
+/* A new session with the tokens of an idle one.  What the model has processed of them is shared, and the fork's first job goes on from
+ * there, unless the other session has gone on or lost its place before that job begins: then all is processed again. */
+calla_status calla_session_fork(const calla_session *session, calla_session **out, calla_error *err);
 /* Cancels a running job and waits for its DONE event. */
 void calla_session_close(calla_session *session);
 /* Adds ids [n] to the sequence; they are processed by the next generate.  CALLA_E_LIMIT if the window would overflow. */

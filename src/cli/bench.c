@@ -39,6 +39,8 @@ static calla_status run(bench *b, const options *o, bench_ablation *a, calla_err
     if (status != CALLA_OK) return status;
     eo.context_tokens = plan_entries(b, o);
     eo.max_sequences = 1;
+    for (uint32_t i = 0; i < b->n_entries; i++)
+        if (b->entries[i].depth) eo.max_sequences = 2; /* the context, and a fork of it */
     eo.ids_only = true;
     const bench *result = b;
     if (o->value[OPTION_ABLATE].given) {

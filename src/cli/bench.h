@@ -67,8 +67,10 @@ void bench_begin(bench *b);
 /* All entries, one after the other on this engine; fills info, the runs and the rates. */
 calla_status bench_measure(bench *b, calla_engine *engine, bench_progress *bar, calla_error *err);
 
-/* Part of that.  Pass 0 is the warm-up, whose digest the others must repeat; pass 1 + r is round r; bar->done counts the runs. */
-calla_status bench_run_pass(bench *b, calla_engine *engine, uint32_t pass, bench_progress *bar, calla_error *err);
+/* Part of that: a warm-up of all entries, whose digests the others must repeat, and rounds first … last; bar->done counts the runs.  Depth
+ * by depth, in the order of the entries: a context is processed once, and the runs go on from forks of it, for which the engine needs a
+ * second sequence. */
+calla_status bench_run_rounds(bench *b, calla_engine *engine, uint32_t first, uint32_t last, bench_progress *bar, calla_error *err);
 /* Takes the better of these rates and those measured before. */
 void bench_measure_rates(bench *b, calla_engine *engine);
 

@@ -49,8 +49,7 @@ static calla_status run_arm(bench_ablation *a, uint32_t arm, uint32_t round, con
     if (status != CALLA_OK) return status;
     calla_engine_get_info(engine, &b->info);
     if (arm == 0) bench_measure_rates(b, engine);
-    status = bench_run_pass(b, engine, 0, bar, err);
-    if (status == CALLA_OK) status = bench_run_pass(b, engine, 1 + round, bar, err);
+    status = bench_run_rounds(b, engine, round, round, bar, err);
     calla_engine_close(engine);
     return status;
 }

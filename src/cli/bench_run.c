@@ -62,22 +62,22 @@ static calla_status append_ids(calla_session *session, uint32_t from, uint32_t t
     return CALLA_OK;
 }
 
-/* The context is processed by a job of its own, which ends with one token: the first of the prompt's.  So the timed job has exactly
- * `prompt` tokens to process after exactly `depth`. */
-static calla_status prepare(calla_session *session, const bench_entry *e, uint32_t vocabulary, calla_error *err) {
+/* A session with `depth` tokens of context, processed by a job of their own, which ends with one token: the first of the prompt's.  So a
+ * timed job on a fork of it has exactly `prompt` tokens to process after exactly `depth`. */
+static calla_status open_context(calla_engine *engine, uint32_t depth, uint32_t vocabulary, calla_session **out, calla_error *err) {
     watch w;
-    calla_status status = append_ids(session, 0, e->depth, vocabulary, err);
-    if (status == CALLA_OK && e->depth) status = run_job(session, e->depth, 1, &w, err);
-    if (status == CALLA_OK) status = append_ids(session, e->depth + (e->depth > 0), e->depth + e->prompt, vocabulary, err);
+    calla_status status = calla_session_open(engine, out, err);
+    if (status == CALLA_OK) status = append_ids(*out, 0, depth, vocabulary, err);
+    if (status == CALLA_OK && depth) status = run_job(*out, depth, 1, &w, err);
     return status;
 }
 
-static calla_status run_entry(calla_engine *engine, const bench *b, const bench_entry *e, bench_run *out, calla_error *err) {
+static calla_status run_entry(const calla_session *context, const bench *b, const bench_entry *e, bench_run *out, calla_error *err) {
     calla_session *session = NULL;
     watch w;
     bench_reset_peak();
-    calla_status status = calla_session_open(engine, &session, err);
-    if (status == CALLA_OK) status = prepare(session, e, b->info.vocabulary, err);
+    calla_status status = calla_session_fork(context, &session, err);
+    if (status == CALLA_OK) status = append_ids(session, e->depth + (e->depth > 0), e->depth + e->prompt, b->info.vocabulary, err);
     const uint64_t start = clock_now_ns();
     if (status == CALLA_OK) status = run_job(session, e->prompt, e->decode + 1, &w, err);
     if (status == CALLA_OK) {
@@ -111,27 +111,43 @@ void bench_begin(bench *b) {
     bench_describe_machine(b->cpu, sizeof b->cpu, &b->cores);
 }
 
-calla_status bench_run_pass(bench *b, calla_engine *engine, uint32_t pass, bench_progress *bar, calla_error *err) {
+/* Pass 0 is the warm-up, pass 1 + r is round r: forwards, forwards, backwards. */
+static calla_status run_pass(bench *b, const calla_session *context, bench_entry *entries, uint32_t n, uint32_t pass, bench_progress *bar,
+                             calla_error *err) {
     calla_status status = CALLA_OK;
-    for (uint32_t i = 0; i < b->n_entries && status == CALLA_OK; i++) {
-        bench_entry *e = &b->entries[pass == 0 || pass % 2 ? i : b->n_entries - 1 - i]; /* forwards, forwards, backwards */
+    for (uint32_t i = 0; i < n && status == CALLA_OK; i++) {
+        bench_entry *e = &entries[pass == 0 || pass % 2 ? i : n - 1 - i];
         bench_run again, *run = pass ? &e->round[pass - 1] : e->warm_up.digest ? &again : &e->warm_up;
         progress_show(&bar->bar, "measuring", bar->done++, bar->total);
-        status = run_entry(engine, b, e, run, err);
+        status = run_entry(context, b, e, run, err);
         if (status == CALLA_OK) status = check_digest(e, run, err);
+    }
+    return status;
+}
+
+calla_status bench_run_rounds(bench *b, calla_engine *engine, uint32_t first, uint32_t last, bench_progress *bar, calla_error *err) {
+    calla_status status = CALLA_OK;
+    for (uint32_t i = 0, n; i < b->n_entries && status == CALLA_OK; i += n) {
+        bench_entry *entries = &b->entries[i];
+        calla_session *context = NULL;
+        for (n = 1; i + n < b->n_entries && entries[n].depth == entries->depth;) n++;
+        progress_show(&bar->bar, "measuring", bar->done, bar->total);
+        status = open_context(engine, entries->depth, b->info.vocabulary, &context, err);
+        if (status == CALLA_OK) status = run_pass(b, context, entries, n, 0, bar, err);
+        for (uint32_t r = first; r <= last && status == CALLA_OK; r++) status = run_pass(b, context, entries, n, 1 + r, bar, err);
+        if (context) calla_session_close(context);
     }
     progress_clear(&bar->bar);
     return status;
 }
 
 calla_status bench_measure(bench *b, calla_engine *engine, bench_progress *bar, calla_error *err) {
-    calla_status status = CALLA_OK;
     bench_begin(b);
     calla_engine_get_info(engine, &b->info);
     bar->total = b->n_entries * (1 + BENCH_ROUNDS);
     /* The buffer that is read for the rate would count as the process's peak, where that cannot be forgotten: then only afterwards. */
     if (bench_reset_peak()) bench_measure_rates(b, engine);
-    for (uint32_t pass = 0; pass <= BENCH_ROUNDS && status == CALLA_OK; pass++) status = bench_run_pass(b, engine, pass, bar, err);
+    calla_status status = bench_run_rounds(b, engine, 0, BENCH_ROUNDS - 1, bar, err);
     if (status == CALLA_OK) bench_measure_rates(b, engine);
     return status;
 }

@@ -30,6 +30,7 @@ typedef struct engine_slot {
     calla_session *owner; /* under the lock; NULL: free, or of a closed session: what it holds is garbage */
     bool running;         /* its owner is in the running list */
     uint64_t used;        /* turn of the last step, to find the idle slot that was used least recently */
+    uint64_t emptied;     /* under the lock: how often it was */
 } engine_slot;
 
 /* What a job wants of the prompt's logits: a call for each row from `next` on, which begins as calla_engine_score_rows's `from`.  A job that
@@ -75,7 +76,12 @@ typedef struct engine_step {
 struct calla_session {
     calla_engine *engine;
     engine_slot *slot; /* NULL: nothing of it is in the model */
-    int32_t *ids;      /* [n_ids], the history: appended and generated; grows in append and generate only */
+    struct {           /* of a fork until its first job begins: what it shares with another session */
+        engine_slot *slot;
+        uint64_t emptied; /* … as long as this and */
+        uint32_t tokens;  /* this are what they were */
+    } origin;
+    int32_t *ids; /* [n_ids], the history: appended and generated; grows in append and generate only */
     size_t cap_ids;
     uint32_t n_ids; /* written under the lock */
     bool active;    /* under the lock */

@@ -19,11 +19,16 @@
 
 static uint32_t processed(const calla_session *s) { return s->slot ? sequence_tokens(s->slot->sequence) : 0; }
 
-/* The next three: under the lock. */
+/* The next five: under the lock. */
+static void forget(engine_slot *slot) {
+    slot->emptied++;
+    sequence_reset(slot->sequence);
+}
+
 static void empty_slot(engine_slot *slot) {
     if (slot->owner) slot->owner->slot = NULL;
     slot->owner = NULL;
-    sequence_reset(slot->sequence);
+    forget(slot);
 }
 
 /* A slot whose session does not run: one that nobody owns (its session was closed) or the one that ran least recently.  With
@@ -39,9 +44,21 @@ static engine_slot *spare_slot(const calla_engine *e, bool with_tokens) {
     return spare;
 }
 
+/* What a fork shares: NULL if it is none, or the other session has gone on or lost its place. */
+static const sequence *origin_of(const calla_session *s) {
+    const engine_slot *slot = s->origin.slot;
+    return slot && slot->emptied == s->origin.emptied && sequence_tokens(slot->sequence) == s->origin.tokens ? slot->sequence : NULL;
+}
+
 static void give_slot(calla_engine *e, calla_session *s) {
     engine_slot *slot = spare_slot(e, false); /* never NULL: fewer run than there are slots */
-    empty_slot(slot);
+    const sequence *origin = origin_of(s);
+    if (origin != slot->sequence)
+        empty_slot(slot);
+    else if (slot->owner)
+        slot->owner->slot = NULL; /* there is one place: the fork goes on in it */
+    if (origin && origin != slot->sequence) sequence_fork_into(origin, slot->sequence);
+    s->origin.slot = NULL;
     slot->owner = s;
     s->slot = slot;
 }
@@ -138,8 +155,8 @@ static void end_unwanted(calla_engine *e) {
 
 static void begin(calla_engine *e, calla_session *s) {
     pthread_mutex_lock(&e->lock);
-    if (s->job.score && processed(s) > s->job.score->next) empty_slot(s->slot); /* rows are wanted of what is processed already */
     if (!s->slot) give_slot(e, s);
+    if (s->job.score && processed(s) > s->job.score->next) forget(s->slot); /* rows are wanted of what is processed already */
     s->slot->running = true;
     e->running[e->running_count++] = s;
     e->n_running = e->running_count;

@@ -16,6 +16,45 @@ calla_status calla_session_open(calla_engine *engine, calla_session **out, calla
     return CALLA_OK;
 }
 
+static calla_status reserve(calla_session *s, size_t need, calla_error *err) {
+    if (mem_grow(&s->ids, &s->cap_ids, need, sizeof *s->ids, SIZE_MAX) == 0) return CALLA_OK;
+    return error_nomem(err, "the tokens of a session");
+}
+
+static calla_status check_idle(const calla_session *s, calla_error *err) {
+    if (!s->active) return CALLA_OK;
+    return error_set(err, CALLA_E_ARGUMENT, "the session has a job under way: wait for its end, or cancel it");
+}
+
+static calla_status fork_locked(const calla_session *s, calla_session *fork, calla_error *err) {
+    calla_status status = check_idle(s, err);
+    if (!status) status = reserve(fork, s->n_ids, err);
+    if (status) return status;
+    if (s->n_ids) memcpy(fork->ids, s->ids, s->n_ids * sizeof *s->ids);
+    fork->n_ids = s->n_ids;
+    fork->origin = s->origin; /* of a fork that has not begun */
+    if (s->slot) {
+        fork->origin.slot = s->slot;
+        fork->origin.emptied = s->slot->emptied;
+        fork->origin.tokens = sequence_tokens(s->slot->sequence);
+    }
+    return CALLA_OK;
+}
+
+calla_status calla_session_fork(const calla_session *session, calla_session **out, calla_error *err) {
+    calla_engine *e = session->engine;
+    calla_status status = calla_session_open(e, out, err);
+    if (status) return status;
+    pthread_mutex_lock(&e->lock);
+    status = fork_locked(session, *out, err);
+    pthread_mutex_unlock(&e->lock);
+    if (status) {
+        calla_session_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 static void job_clear(job *j) {
     mem_free(j->bias);
     mem_free(j->mask);
@@ -33,16 +72,6 @@ void calla_session_close(calla_session *s) {
     job_clear(&s->job);
     mem_free(s->ids);
     mem_free(s);
-}
-
-static calla_status reserve(calla_session *s, size_t need, calla_error *err) {
-    if (mem_grow(&s->ids, &s->cap_ids, need, sizeof *s->ids, SIZE_MAX) == 0) return CALLA_OK;
-    return error_nomem(err, "the tokens of a session");
-}
-
-static calla_status check_idle(const calla_session *s, calla_error *err) {
-    if (!s->active) return CALLA_OK;
-    return error_set(err, CALLA_E_ARGUMENT, "the session has a job under way: wait for its end, or cancel it");
 }
 
 static calla_status append_locked(calla_session *s, const int32_t *ids, size_t n, calla_error *err) {

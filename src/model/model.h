@@ -60,6 +60,8 @@ void sequence_close(sequence *s);
 uint32_t sequence_tokens(const sequence *s);
 /* A snapshot or fork: an independent sequence of the same tokens.  Shares pages and state; copies at most one page, when written. */
 calla_status sequence_fork(sequence *s, sequence **out, calla_error *err);
+/* The same into another sequence of the model, which forgets what it held; allocates nothing. */
+void sequence_fork_into(const sequence *s, sequence *to);
 /* Undoes the last committed step of this sequence (its rows are gone).  CALLA_E_ARGUMENT if there is none to undo: the previous state
  * is kept until the next step begins. */
 calla_status sequence_rollback(sequence *s, calla_error *err);

@@ -100,16 +100,20 @@ uint32_t sequence_room(const sequence *s) {
 }
 
 calla_status sequence_fork(sequence *s, sequence **out, calla_error *err) {
-    sequence *f = sequence_create(s->st);
-    *out = f;
-    if (!f) return error_nomem(err, "a sequence");
-    f->tokens = s->tokens;
-    f->slot = s->slot;
-    f->pages = s->pages;
-    memcpy(f->page, s->page, s->pages * sizeof *s->page);
+    *out = sequence_create(s->st);
+    if (!*out) return error_nomem(err, "a sequence");
+    sequence_fork_into(s, *out);
+    return CALLA_OK;
+}
+
+void sequence_fork_into(const sequence *s, sequence *to) {
+    sequence_reset(to);
+    to->tokens = s->tokens;
+    to->slot = s->slot;
+    to->pages = s->pages;
+    memcpy(to->page, s->page, s->pages * sizeof *s->page);
     for (uint32_t i = 0; i < s->pages; i++) pool_retain(&s->st->pages, s->page[i]);
     pool_retain(&s->st->slots, s->slot);
-    return CALLA_OK;
 }
 
 calla_status sequence_rollback(sequence *s, calla_error *err) {

@@ -44,7 +44,7 @@ static void on_event(void *user, const calla_event *event) {
 }
 
 static calla_status ask(calla_engine *engine, answer_text *a) {
-    calla_session *session = NULL;
+    calla_session *session = NULL, *fork = NULL;
     calla_prompt prompt = {0};
     const calla_text *text = calla_engine_text(engine);
     calla_status status = calla_text_render(text, request, sizeof request - 1, &prompt, NULL);
@@ -54,15 +54,17 @@ static calla_status ask(calla_engine *engine, answer_text *a) {
     }
     if (!status) status = calla_session_open(engine, &session, NULL);
     if (!status) status = calla_session_append(session, prompt.ids.ids, prompt.ids.n, NULL);
+    if (!status) status = calla_session_fork(session, &fork, NULL);
     if (!status) {
         const float bias[1] = {0.5f};
         calla_generate_options options = {.sampling = {.top_p = 1, .repetition_penalty = 1, .presence_penalty = 0.001f}, .max_tokens = 20};
         options.sampling.bias = bias; /* all that a job can allocate */
         options.sampling.bias_ids = prompt.ids.ids;
         options.sampling.n_bias = 1;
-        status = calla_session_generate(session, &options, on_event, a, NULL);
+        status = calla_session_generate(fork, &options, on_event, a, NULL);
     }
-    if (!status) calla_session_wait(session);
+    if (!status) calla_session_wait(fork);
+    calla_session_close(fork);
     calla_session_close(session);
     calla_answer_close(a->answer);
     calla_prompt_free(&prompt);
