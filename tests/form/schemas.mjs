@@ -151,6 +151,7 @@ export const HOSTILE = {
   ],
   'deep nesting': [() => deep(50, { type: 'string' }, (items) => ({ type: 'array', items })), null],
   'deeper nesting than JSON may have': [() => deep(1000, {}, (items) => ({ items })), null],
+  'a million arrays': [() => ({ enum: Array.from({ length: 1 << 20 }, () => []) }), 'too many values'],
   'a reference to itself': [() => ({ $ref: '#' }), '$ref'],
   'references in a circle': [() => ({ $defs: { a: { $ref: '#/$defs/b' }, b: { $ref: '#/$defs/a' } }, $ref: '#/$defs/a' }), '$ref'],
   'a tree without leaves': [() => ({ type: 'object', properties: { next: { $ref: '#' } }, required: ['next'], additionalProperties: false }), null],

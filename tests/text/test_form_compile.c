@@ -599,6 +599,9 @@ static void test_budgets(void **state) {
         &(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = text, .n_source = n, .strict_schema = true}, &p, &err);
     assert_true(status == CALLA_OK || status == CALLA_E_FORMAT); /* json.h reads 128 levels */
     form_program_free(p);
+    memset(text, '[', size); /* is not read to its end */
+    check_error(&(calla_form_options){.kind = CALLA_FORM_JSON_SCHEMA, .source = text, .n_source = size}, CALLA_E_FORMAT,
+                TEXTS("byte 128: nesting deeper"));
     free(text);
 }
 
