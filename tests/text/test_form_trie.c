@@ -63,6 +63,29 @@ static void test_siblings_are_ordered(void **state) {
     }
 }
 
+/* Counted one by one, in every bound up to the longest token; what the mask had stays, and what `from` has not is not added. */
+static void test_short_tokens(void **state) {
+    (void)state;
+    uint32_t *from = test_calloc(trie->n_words, sizeof *from), *mask = test_calloc(trie->n_words, sizeof *mask);
+    for (uint32_t i = 0; i < trie->n_words; i++) from[i] = UINT32_C(0x9E3779B9) * (i + 1);
+    for (uint32_t most = 0; most <= trie->longest; most++) {
+        for (uint32_t i = 0; i < trie->n_words; i++) mask[i] = i % 7 ? 0 : 0x10;
+        form_trie_add_short(trie, from, most, mask);
+        for (uint32_t i = 0; i < trie->n_nodes; i++) {
+            const int32_t id = trie->nodes[i].token;
+            if (id < 0) continue;
+            size_t n;
+            const char *bytes = tokenizer_bytes(text->tokenizer, id, &n);
+            const uint32_t characters = form_count_characters((const unsigned char *)bytes, n), word = (uint32_t)id / 32, bit = id % 32;
+            assert_int_equal(form_trie_characters(trie, id), characters);
+            const bool there = word % 7 == 0 && bit == 4, added = characters <= most && from[word] >> bit & 1;
+            assert_int_equal(mask[word] >> bit & 1, there || added);
+        }
+    }
+    test_free(from);
+    test_free(mask);
+}
+
 static void test_control_tokens(void **state) {
     (void)state;
     assert_int_equal(trie->stop_id, tokenizer_find_added(text->tokenizer, "<|im_end|>"));
@@ -102,10 +125,8 @@ int main(int argc, char **argv) {
     if (calla_text_open(argc > 1 ? argv[1] : pocket, &text, &err) || text_forms(text, &trie, &commons, &err))
         return fprintf(stderr, "%s\n", err.message), 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_token_once),
-        cmocka_unit_test(test_siblings_are_ordered),
-        cmocka_unit_test(test_control_tokens),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_every_token_once), cmocka_unit_test(test_siblings_are_ordered), cmocka_unit_test(test_short_tokens),
+        cmocka_unit_test(test_control_tokens),   cmocka_unit_test(test_out_of_memory),
     };
     const int failures = cmocka_run_group_tests(tests, NULL, NULL);
     calla_text_close(text);

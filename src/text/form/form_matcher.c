@@ -188,15 +188,11 @@ static void count_left(const calla_matcher *m, const form_config *c, uint64_t *l
 }
 
 /* Of what stays in a text, tokens of so many characters. */
-static void add_shorter(calla_matcher *m, const form_local *l, uint64_t most) {
+static void add_shorter(calla_matcher *m, const form_local *l, uint32_t most) {
     const form_trie *t = m->form->trie;
-    for (uint32_t i = 0; l->stay && i < t->n_words; i++)
-        for (uint32_t bits = l->stay[i]; bits; bits &= bits - 1) {
-            const uint32_t bit = (uint32_t)__builtin_ctz(bits);
-            if (t->characters[i * 32 + bit] <= most) m->mask[i] |= UINT32_C(1) << bit;
-        }
+    if (l->stay) form_trie_add_short(t, l->stay, most, m->mask);
     for (uint32_t i = 0; i < l->n_few; i++)
-        if (t->characters[l->few[i]] <= most) set_bit(m->mask, l->few[i]);
+        if (form_trie_characters(t, l->few[i]) <= most) set_bit(m->mask, l->few[i]);
 }
 
 static void add_all(calla_matcher *m, const form_local *l) {
@@ -211,7 +207,7 @@ static void add_wide(calla_matcher *m, const form_config *c) {
     const uint32_t twin = m->form->program->states[c->state].twin;
     uint64_t least = 0, most = UINT64_MAX;
     if (machine->kind == FORM_COUNTED) count_left(m, c, &least, &most);
-    const bool near = least || most < m->form->trie->longest, as_twin = twin != FORM_NONE && (machine->text || !near);
+    const bool ends = most < m->form->trie->longest, as_twin = twin != FORM_NONE && (machine->text || (!least && !ends));
     form_local *owned;
     const form_local *l = form_local_get(&m->form->maker, as_twin ? twin : c->state, c->stack != 0, &owned);
     if (!l) {
@@ -222,13 +218,13 @@ static void add_wide(calla_matcher *m, const form_config *c) {
         add_walked(m, m->group, n);
         return;
     }
-    if (!near) {
-        add_all(m, l);
-    } else if (as_twin) {
-        add_shorter(m, l, most);
-    } else {
+    if (machine->kind == FORM_COUNTED && !as_twin) {
         add_by_chars(m->mask, &l->open, 0, most);
         add_by_chars(m->mask, &l->ended, least, most);
+    } else if (ends) {
+        add_shorter(m, l, (uint32_t)most);
+    } else {
+        add_all(m, l);
     }
     if (c->stack) add_leaving(m, l, c, least, most);
     form_local_free(owned);

@@ -22,7 +22,8 @@ typedef struct form_trie {
     uint32_t n_nodes;
     uint32_t n_words;               /* 32-bit words of a mask */
     uint32_t longest;               /* bytes of a token */
-    uint16_t *characters;           /* [32 · n_words] of each token: how many begin in it */
+    uint32_t *digits;               /* [n_digits][n_words] masks: digit k, in base two, of the number of characters that begin in a token */
+    uint32_t n_digits;              /* so many as `longest` has */
     int32_t *of_byte;               /* [256] the token of each single byte: whatever byte a form wants can be had */
     int32_t stop_id;                /* ends the answer */
     int32_t think_id, think_end_id; /* <think>, </think>; -1 where the tokenizer has none */
@@ -36,6 +37,10 @@ void form_trie_free(form_trie *trie); /* NULL is allowed */
 
 /* It is a token of text, and as such in the trie. */
 bool form_trie_has(const form_trie *trie, const tokenizer *t, int32_t id);
+/* Characters that begin in a token of the trie. */
+uint32_t form_trie_characters(const form_trie *trie, int32_t id);
+/* Adds to mask [n_words] those of `from` [n_words] that have at most so many.  most < 2^n_digits */
+void form_trie_add_short(const form_trie *trie, const uint32_t *from, uint32_t most, uint32_t *mask);
 /* Characters that begin in bytes [n] of UTF-8. */
 uint32_t form_count_characters(const unsigned char *bytes, size_t n);
 
