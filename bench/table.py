@@ -18,7 +18,7 @@ RESULTS = Path(__file__).resolve().parent / 'results'
 MARKS = {name: (f'<!-- bench/table.py {words}begins -->\n', f'<!-- bench/table.py {words}ends -->\n')
          for name, words in (('speeds', ''), ('ablation', 'ablation '))}
 COLUMNS = ['date', 'commit', 'machine', 'model', 'device', 'prompt', 'depth', 'prefill tok/s', 'TFLOP/s', 'of dot peak', 'decode tok/s', 'first token',
-           'MB per token', 'GB/s', 'read rate', 'share', 'peak memory', 'stages', '']
+           'MB per token', 'GB/s', 'read rate', 'share', 'peak memory', 'of announced', 'stages', '']
 LEFT = 5  # columns of text
 ABLATION_COLUMNS = ['date', 'commit', 'machine', 'model', 'device', 'optimization', 'prompt', 'depth', 'prefill tok/s', 'without', 'worth', 'decode tok/s',
                     'without', 'worth', '']
@@ -48,6 +48,13 @@ def origin_of(result):
     return [result['date'][:10], result['commit'], f'{machine["cpu"]}, {machine["cores"]} cores', result['model'], device_of(result)]
 
 
+def share_of_announced(result, entry):
+    """The peak by what `calla inspect` announces: the mapped weights and all buffers.  Only where both lie in the same memory."""
+    if entry['peak_bytes'] is None or result['device'] != 'cpu':
+        return None
+    return entry['peak_bytes'] / (result['weights_bytes'] + result['plan_bytes'])
+
+
 def row_of(result, entry):
     """Results of before operations were counted have no TFLOP/s."""
     return [*origin_of(result), str(entry['prompt']), str(entry['depth']), f'{entry["prefill_tok_s"]:.1f}',
@@ -55,7 +62,8 @@ def row_of(result, entry):
             f'{entry["decode_tok_s"]:.2f}',
             f'{entry["ttft_ms"]:.0f} ms', f'{entry["bytes_per_token"] / 1e6:.1f}', f'{entry["achieved_gb_s"]:.2f}',
             with_unit(entry['read_rate_gb_s'], '.2f', ' GB/s'), with_unit(scaled(entry['share_of_read_rate'], 100), '.1f', ' %'),
-            with_unit(scaled(entry['peak_bytes'], 1e-9), '.3f', ' GB'), str(entry['stages_per_token']), 'unsteady' if entry['unsteady'] else '']
+            with_unit(scaled(entry['peak_bytes'], 1e-9), '.3f', ' GB'),
+            with_unit(scaled(share_of_announced(result, entry), 100), '.1f', ' %'), str(entry['stages_per_token']), 'unsteady' if entry['unsteady'] else '']
 
 
 def markdown_row(cells):

@@ -18,8 +18,8 @@ ENTRY = {'prompt': 512, 'depth': 4096, 'decode': 64, 'decode_context': 4640, 'pr
          'bytes_per_token': 1_888_000_000, 'achieved_gb_s': 38.0, 'read_rate_gb_s': 51.3, 'share_of_read_rate': 0.7407, 'prefill_tflop_s': 0.75, 'dot_peak_tflop_s': 1.53, 'share_of_dot_peak': 0.4902,
          'peak_bytes': 19_876_543_210,
          'private_bytes': 300_000_000, 'stages_per_token': 240, 'digest': '0123456789abcdef', 'drift': 0.01, 'unsteady': False, 'rounds': []}
-RESULT = {'date': '2026-11-30T10:11:12Z', 'version': '1.0.0', 'commit': 'abcdef', 'machine': {'cpu': 'A|B', 'cores': 2}, 'model': 'm', 'weights_bytes': 1,
-          'plan_bytes': 1, 'device': 'cpu', 'device_detail': 'vnni', 'entries': [ENTRY],
+RESULT = {'date': '2026-11-30T10:11:12Z', 'version': '1.0.0', 'commit': 'abcdef', 'machine': {'cpu': 'A|B', 'cores': 2}, 'model': 'm', 'weights_bytes': 19_500_000_000,
+          'plan_bytes': 500_000_000, 'device': 'cpu', 'device_detail': 'vnni', 'entries': [ENTRY],
           'options': {'decode': 64, 'prompt': [512], 'depth': [4096], 'threads': None, 'batch_rows': 256, 'precision': 'exact', 'kv': 'bf16'}}
 
 # Speeds by (batch of -ub, kind); generation loses one token a second for each 100 tokens of context.
@@ -92,11 +92,11 @@ class Table(CommandTest):
         result = script(TABLE, self.write('a.json', RESULT), self.write('b.json', newer))
         self.assertEqual((result.returncode, result.stderr), (0, ''))
         head, rule, first, second = result.stdout.splitlines()
-        self.assertEqual({line.replace('\\|', '').count('|') for line in (head, rule, first, second)}, {20})
+        self.assertEqual({line.replace('\\|', '').count('|') for line in (head, rule, first, second)}, {21})
         self.assertEqual(second, r'| 2026-11-30 | abcdef | A\|B, 2 cores | m | cpu (vnni) | 512 | 4096 | 151.3 | 0.750 | 49.0 % | 20.13 | 3385 ms | 1888.0 | 38.00 | '
-                         '51.30 GB/s | 74.1 % | 19.877 GB | 240 |  |')
+                         '51.30 GB/s | 74.1 % | 19.877 GB | 99.4 % | 240 |  |')
         self.assertIn('fedcba', first)
-        self.assertTrue(first.endswith('| – | – | – | 240 | unsteady |'), first)
+        self.assertTrue(first.endswith('| – | – | – | – | 240 | unsteady |'), first)
 
     def test_write_and_check(self):
         page = self.write('page.md', 'before\n<!-- bench/table.py begins -->\nold\n<!-- bench/table.py ends -->\nafter\n')
