@@ -408,6 +408,29 @@ static void test_what_is_not_understood(void **state) {
     expect("Text", OFF ODD_TOOL(""), "", "Text", "", "stop");
 }
 
+/* A form that takes its whole budget to be refused, hundreds of milliseconds, is not compiled where sockets are served. */
+static void test_others_are_served_while_a_form_is_compiled(void **state) {
+    (void)state;
+    client c;
+    reply r;
+    char *json = chat_json("x", OF_SCHEMA("{\"type\":\"string\",\"pattern\":\"^(a|b)*a(a|b){28}$\"}", "")), *request = post_request(json);
+    client_open(&c, h.port);
+    client_send_str(&c, request);
+    for (int i = 0; i < 3; i++) { /* the second of them, if not the first, is read behind the form */
+        harness_get(&h, "/health", &r);
+        assert_int_equal(r.status, 200);
+        reply_free(&r);
+    }
+    assert_int_equal(client_wait_for(&c, "HTTP", 0), -1);
+    client_read_reply(&c, &r, 20000);
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body.data, "pattern"));
+    reply_free(&r);
+    client_close(&c);
+    mem_free(json);
+    mem_free(request);
+}
+
 /* More forms than are kept; each gives its own answers. */
 static void test_many_forms(void **state) {
     (void)state;
@@ -455,6 +478,7 @@ int main(void) {
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_responses),
         cmocka_unit_test(test_what_is_not_understood),
+        cmocka_unit_test(test_others_are_served_while_a_form_is_compiled),
         cmocka_unit_test(test_many_forms),
         cmocka_unit_test(test_clients_that_leave),
     };
