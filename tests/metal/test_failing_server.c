@@ -91,6 +91,7 @@ static void test_command_errors(void **state) {
     (void)state;
     check_failure(PAGE_FAULT, "beyond its memory");
     check_failure(TIMEOUT, "ran for too long");
+    check_failure(FAKE_METAL_INTERACTIVITY, "ran for too long");
 }
 
 int main(void) {

@@ -114,6 +114,16 @@ static void test_refused(void **state) {
     assert_clean();
 }
 
+/* A kernel that gets fewer threads than it is written for. */
+static void test_few_threads(void **state) {
+    (void)state;
+    calla_error err = {0};
+    fake_metal_is.most_threads = 64;
+    assert_int_equal(run(logits, &err), CALLA_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "the device 64 in simdgroups of 32"));
+    assert_clean();
+}
+
 static void test_small(void **state) {
     (void)state;
     calla_error err = {0};
@@ -227,6 +237,49 @@ static void test_late(void **state) {
     (void)state;
     fake_metal_is.runs_late = true;
     assert_same_answers();
+}
+
+/* ---- attention of long contexts ---- */
+
+static calla_status open_cutting(const weights *w, const backend_limits *limits, backend **out, calla_error *err) {
+    const calla_status status = metal_vtable.open(w, limits, out, err);
+    if (!status) (*out)->command_work = 1; /* METAL_CUT_TILES tiles a command */
+    return status;
+}
+
+/* The logits of a prompt's last row; returns how many commands it took. */
+static uint64_t run_long(const backend_vtable *v, float *out) {
+    enum { LONG = 150 };
+    int32_t ids[LONG];
+    weights *w;
+    model *m;
+    sequence *s;
+    calla_error err = {0};
+    model_options o = small_model(LONG);
+    o.backend = v;
+    for (int32_t i = 0; i < LONG; i++) ids[i] = i * 3;
+    assert_int_equal(weights_open(test_data(checkpoint), &w, &err), CALLA_OK);
+    if (model_open(w, &o, &m, &err) || sequence_open(m, &s, &err)) fail_msg("%s", err.message);
+    const uint64_t before = fake_metal_count.command_buffers;
+    if (step(m, s, ids, LONG, out, &err)) fail_msg("%s", err.message);
+    const uint64_t commands = fake_metal_count.command_buffers - before;
+    sequence_close(s);
+    model_close(m);
+    weights_close(w);
+    assert_clean();
+    return commands;
+}
+
+/* Cut into commands it computes the same: of tiny-b's one attention layer that is not the last, 19 tiles are three commands. */
+static void test_cut_attention(void **state) {
+    (void)state;
+    backend_vtable cutting = metal_vtable;
+    cutting.open = open_cutting;
+    checkpoint = "checkpoints/tiny-b";
+    const uint64_t whole = run_long(&metal_vtable, logits[0]), cut = run_long(&cutting, logits[1]);
+    print_message("a prompt of 150 rows: %llu commands, cut %llu\n", (unsigned long long)whole, (unsigned long long)cut);
+    assert_int_equal(cut - whole, 2);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
 }
 
 /* ---- two steps under way ---- */
@@ -488,9 +541,9 @@ static void test_counts_are_true(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_absent),         TEST(test_refused),  TEST(test_small),        TEST(test_many_memories), TEST(test_split_weights),
-        TEST(test_files_in_place), TEST(test_library),  TEST(test_residency),    TEST(test_late),          TEST(test_two_steps),
-        TEST(test_snapshot),       TEST(test_rollback), TEST(test_each_failure), TEST(test_read_rate),     TEST(test_counts_of_a_token),
-        TEST(test_counts_are_true)};
+        TEST(test_absent),        TEST(test_refused),           TEST(test_few_threads),    TEST(test_small),     TEST(test_many_memories),
+        TEST(test_split_weights), TEST(test_files_in_place),    TEST(test_library),        TEST(test_residency), TEST(test_late),
+        TEST(test_cut_attention), TEST(test_two_steps),         TEST(test_snapshot),       TEST(test_rollback),  TEST(test_each_failure),
+        TEST(test_read_rate),     TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
     return cmocka_run_group_tests(tests, first_run, NULL);
 }

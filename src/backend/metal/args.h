@@ -226,8 +226,9 @@ typedef struct metal_attention_args {
     uint32_t first, beyond; /* of attention_…: rows of the segments that take it */
     uint32_t write;
     float norm_eps;
+    uint32_t first_tile, unused; /* of attention_…, where a dispatch has not all of the tiles */
 } metal_attention_args;
-METAL_SIZE(metal_attention_args, 88);
+METAL_SIZE(metal_attention_args, 96);
 /* Tiles are read whole: behind the last query there is room for 64 of whatever value. */
 #define METAL_QUERIES(rows, heads) (((uint64_t)(rows) * (heads) + 64) * 256)
 
@@ -344,7 +345,7 @@ enum { METAL_GDN_CHUNK = 32, METAL_TG_GDN_CHUNKS = 24576, METAL_TG_GDN_SCAN = 29
 
 /* attention_{kf32,kb16,kq8}_{exact,fast}: rows of segments with first ≤ rows < beyond; `queries`, K and V are there already
  * (attention_write).  A threadgroup takes the query heads of a K/V head and as many rows as make up to 64 queries, so that each K/V tile
- * that is read serves all of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads, t.long_splits): tile x finds its segment by walking
+ * that is read serves all of them.  grid (METAL_TILES(t.rows, t.segments), kv_heads, t.long_splits): tile first_tile + x finds its segment by walking
  * t.segment, and the last ones may have none.  METAL_PREFILL_THREADS threads.  out raw.
  * Few rows after many make too few tiles: with long_splits above 1 their positions are cut, and `partial` gets what step_attention leaves
  * there, for each row of the batch.  attention_combine: grid (heads · METAL_COMBINE_PARTS, rows), else as step_attention_combine. */

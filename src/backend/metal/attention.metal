@@ -73,7 +73,7 @@ kernel void attention(constant metal_attention_args &a [[buffer(0)]], constant m
     };
     const uint head = group.y, heads = a.heads / a.kv_heads, tile_rows = TILE_QUERIES / heads;
     segment_part tile;
-    if (!find_part(t, a.first, a.beyond, tile_rows, group.x, tile)) return;
+    if (!find_part(t, a.first, a.beyond, tile_rows, a.first_tile + group.x, tile)) return;
     device const metal_segment &segment = t.segment[tile.segment];
     const uint skipped = (tile.parts - 1 - tile.number) * tile_rows, rows = min(tile_rows, segment.rows - skipped); /* the longest first */
     const uint first_row = segment.first_row + skipped, first_position = segment.first_position + skipped;

@@ -103,6 +103,7 @@ static void list_short_rows(const row_batch *t, uint32_t *row, metal_view *v) {
     }
     v->splits = count_splits(positions, v->short_rows && v->short_rows < METAL_MOST_PARTIALS ? METAL_MOST_PARTIALS / v->short_rows : 1,
                              METAL_SPLIT_POSITIONS);
+    v->long_positions = long_positions;
     v->long_splits = count_splits(long_positions, t->rows ? blocks(METAL_MOST_PARTIALS, t->rows) : 1, METAL_LONG_SPLIT_POSITIONS);
 }
 

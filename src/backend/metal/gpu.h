@@ -39,9 +39,10 @@ void gpu_release(metal_gpu *g, metal_memory *m);
 /* Takes the library that is embedded, or compiles the embedded source; compiled pipelines that an earlier run has left in the user's cache
  * folder serve either. */
 calla_status gpu_compile(metal_gpu *g, calla_error *err);
-/* Index of the kernel of that name for gpu_dispatch; asked for before the first step, never within one.  The same name gives the same. */
+/* Index of the kernel of that name for gpu_dispatch; asked for before the first step, never within one.  The same name gives the same.
+ * threads: of a threadgroup, always so many; the compiler is told, so that it leaves registers for all of them. */
 enum { GPU_MAX_KERNELS = 128 };
-calla_status gpu_kernel(metal_gpu *g, const char *name, uint32_t *index, calla_error *err);
+calla_status gpu_kernel(metal_gpu *g, const char *name, uint32_t threads, uint32_t *index, calla_error *err);
 /* Leaves compiled kernels for the next run.  That this fails is logged, and no error. */
 void gpu_keep_kernels(metal_gpu *g);
 

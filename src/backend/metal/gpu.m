@@ -24,7 +24,7 @@
 #define HAVE_RESIDENCY_SETS
 #endif
 
-enum { PAGE = 16384, NAME = 64 };
+enum { PAGE = 16384, NAME = 64, SIMD_WIDTH = 32 };
 
 typedef struct kernel {
     char name[NAME];
@@ -211,7 +211,7 @@ static void find_archive(metal_gpu *g) {
     snprintf(g->archive_path, sizeof g->archive_path, "%s/kernels-%016llx.metalarchive", folder, (unsigned long long)key);
 }
 
-static NSURL *archive_url(const metal_gpu *g) { return [NSURL fileURLWithPath:[NSString stringWithUTF8String:g->archive_path]]; }
+static NSURL *url_of(const char *path) { return [NSURL fileURLWithPath:[NSString stringWithUTF8String:path]]; }
 
 static void open_archive(metal_gpu *g) {
     NSError *e = nil;
@@ -220,7 +220,7 @@ static void open_archive(metal_gpu *g) {
     MTLBinaryArchiveDescriptor *d = [[MTLBinaryArchiveDescriptor alloc] init];
     struct stat st;
     if (stat(g->archive_path, &st) == 0) {
-        [d setUrl:archive_url(g)];
+        [d setUrl:url_of(g->archive_path)];
         g->archive = [g->device newBinaryArchiveWithDescriptor:d error:&e];
         if (!g->archive) log_info("the compiled kernels in %s are of no use (%s): compiling again", g->archive_path, text_of(e));
     }
@@ -266,13 +266,15 @@ calla_status gpu_compile(metal_gpu *g, calla_error *err) {
     return status;
 }
 
-static id<MTLComputePipelineState> make_pipeline(metal_gpu *g, const char *name, NSError **e) {
+static id<MTLComputePipelineState> make_pipeline(metal_gpu *g, const char *name, uint32_t threads, NSError **e) {
     id<MTLFunction> function = [g->library newFunctionWithName:[NSString stringWithUTF8String:name]];
     if (!function) return nil;
     MTLComputePipelineDescriptor *d = [[MTLComputePipelineDescriptor alloc] init];
     id<MTLComputePipelineState> pipeline = nil;
     [d setComputeFunction:function];
     [d setLabel:[function name]];
+    [d setMaxTotalThreadsPerThreadgroup:threads];
+    [d setThreadGroupSizeIsMultipleOfThreadExecutionWidth:YES];
     if (g->archive) {
         [d setBinaryArchives:[NSArray arrayWithObject:g->archive]];
         pipeline = [g->device newComputePipelineStateWithDescriptor:d
@@ -287,7 +289,17 @@ static id<MTLComputePipelineState> make_pipeline(metal_gpu *g, const char *name,
     return pipeline;
 }
 
-calla_status gpu_kernel(metal_gpu *g, const char *name, uint32_t *index, calla_error *err) {
+/* What Metal does not check when a kernel is dispatched. */
+static calla_status check_pipeline(id<MTLComputePipelineState> pipeline, const char *name, uint32_t threads, calla_error *err) {
+    const NSUInteger most = [pipeline maxTotalThreadsPerThreadgroup], width = [pipeline threadExecutionWidth];
+    if (most >= threads && width == SIMD_WIDTH) return CALLA_OK;
+    return error_set(err, CALLA_E_UNSUPPORTED,
+                     "the Metal kernel %s cannot run here: it takes %u threads in simdgroups of %d, the device %u in simdgroups of %u; use "
+                     "--device cpu",
+                     name, threads, SIMD_WIDTH, (unsigned)most, (unsigned)width);
+}
+
+calla_status gpu_kernel(metal_gpu *g, const char *name, uint32_t threads, uint32_t *index, calla_error *err) {
     for (*index = 0; *index < g->n_kernels; ++*index)
         if (!strcmp(g->kernels[*index].name, name)) return CALLA_OK;
     if (g->n_kernels == GPU_MAX_KERNELS || strlen(name) >= NAME)
@@ -296,8 +308,11 @@ calla_status gpu_kernel(metal_gpu *g, const char *name, uint32_t *index, calla_e
     calla_status status = CALLA_OK;
     @autoreleasepool {
         NSError *e = nil;
-        k->pipeline = make_pipeline(g, name, &e);
-        if (!k->pipeline) status = error_set(err, CALLA_E_UNSUPPORTED, "the Metal kernel %s cannot run here: %.300s", name, text_of(e));
+        k->pipeline = make_pipeline(g, name, threads, &e);
+        if (!k->pipeline)
+            status = error_set(err, CALLA_E_UNSUPPORTED, "the Metal kernel %s cannot run here: %.300s", name, text_of(e));
+        else if ((status = check_pipeline(k->pipeline, name, threads, err)))
+            [k->pipeline release];
     }
     if (status) return status;
     snprintf(k->name, sizeof k->name, "%s", name);
@@ -305,12 +320,17 @@ calla_status gpu_kernel(metal_gpu *g, const char *name, uint32_t *index, calla_e
     return CALLA_OK;
 }
 
+/* Under another name first: another process may have mapped the one that is there. */
 void gpu_keep_kernels(metal_gpu *g) {
+    char path[sizeof g->archive_path + 16];
     if (!g->archive || !g->archive_grew) return;
+    snprintf(path, sizeof path, "%s.%ld", g->archive_path, (long)getpid());
     @autoreleasepool {
         NSError *e = nil;
-        if (![g->archive serializeToURL:archive_url(g) error:&e])
-            log_info("the compiled kernels could not be kept in %s: %s", g->archive_path, text_of(e));
+        const bool written = [g->archive serializeToURL:url_of(path) error:&e];
+        if (!written || rename(path, g->archive_path))
+            log_info("the compiled kernels could not be kept in %s: %s", g->archive_path, written ? strerror(errno) : text_of(e));
+        unlink(path); /* what is left of a failure */
     }
     g->archive_grew = false;
 }
@@ -390,10 +410,11 @@ void gpu_discard(metal_commands *c) {
 }
 
 /* What a user can do about it, in words that need no knowledge of Metal. */
-static const char *advice(NSInteger code) {
+static const char *advice(NSInteger code, const char *text) {
+    if (strstr(text, "Impacting Interactivity")) code = MTLCommandBufferErrorTimeout; /* a code without a name */
     switch (code) {
     case MTLCommandBufferErrorOutOfMemory: return "the GPU ran out of memory: use a smaller --context, --sequences or --batch-rows";
-    case MTLCommandBufferErrorTimeout: return "the system stopped a command that ran for too long: use --polite";
+    case MTLCommandBufferErrorTimeout: return "the system stopped a command that ran for too long: use --polite, or a smaller --batch-rows";
     case MTLCommandBufferErrorPageFault: return "a kernel reached beyond its memory: please report this";
     case MTLCommandBufferErrorNotPermitted: return "the system lets no background process compute on the GPU";
     default: return "the GPU was reset or lost: see the system's log";
@@ -403,7 +424,7 @@ static const char *advice(NSInteger code) {
 static void check(metal_gpu *g, id<MTLCommandBuffer> buffer) {
     if ([buffer status] == MTLCommandBufferStatusCompleted) return;
     NSError *e = [buffer error];
-    fail(g, e ? advice([e code]) : advice(-1), text_of(e));
+    fail(g, advice(e ? [e code] : -1, text_of(e)), text_of(e));
 }
 
 void gpu_wait(metal_gpu *g, uint32_t leave) {

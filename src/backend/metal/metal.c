@@ -64,6 +64,7 @@ static void metal_close(backend *b) {
 }
 
 static calla_status open_parts(backend *b, calla_error *err) {
+    b->command_work = b->limits.polite ? METAL_POLITE_WORK : METAL_COMMAND_WORK;
     b->most_noted = 6 * b->s->layers + 2;
     b->noted = mem_array(b->most_noted, sizeof *b->noted);
     b->results = mem_calloc(b->limits.samples, sizeof *b->results);

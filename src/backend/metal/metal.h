@@ -111,6 +111,8 @@ typedef enum metal_when {
     IF_NARROW,
 } metal_when;
 
+enum { METAL_ARGUMENTS_ALIGN = 256 };
+
 typedef struct metal_call {
     uint32_t kernel[2]; /* for one row, and for more */
     uint32_t threads, threadgroup_bytes;
@@ -119,6 +121,7 @@ typedef struct metal_call {
     uint8_t when;  /* metal_when */
     bool barrier;  /* before it */
     bool whole;    /* all rows of the batch, where others take the wanted ones alone */
+    bool cut;      /* along x, into commands of METAL_CUT_TILES or more: arguments has one after the other for each start */
     uint32_t wide;
     uint64_t arguments;
 } metal_call;
@@ -139,11 +142,14 @@ typedef struct metal_prepared {
 
 typedef struct metal_view { /* rows that ops are computed for: a batch, or its wanted rows alone */
     uint64_t step;          /* offset of its descriptor */
-    uint32_t rows, segments, wanted, short_rows, splits, long_splits, router_parts;
+    uint32_t rows, segments, wanted, short_rows, splits, long_splits, long_positions, router_parts;
     metal_path path;
     bool single, any_long;
 } metal_view;
 
+/* Attention of a long context takes seconds: a command that holds up the desktop for so long is stopped by the system.  So it is cut into
+ * commands of at most so many tiles × positions × K/V heads (each 64·256·4 flops; the two are some 1.1 and 0.3 TFLOP). */
+enum { METAL_CUT_TILES = 8, METAL_COMMAND_WORK = 1 << 24, METAL_POLITE_WORK = 1 << 22 };
 enum { METAL_LEAST_THREADGROUPS = 128 }; /* of a kernel that moves a megabyte: with fewer, part of a large device is idle */
 
 enum { METAL_RING = 2 }; /* descriptors: of the step under way, and of the next one */
@@ -193,6 +199,7 @@ struct backend {
     metal_noted *noted; /* [6·layers + 2] */
     uint32_t n_noted, most_noted, n_run;
     bool embedding_due, choice_due;            /* of few rows: what waits to be part of the next op */
+    uint32_t command_work;                     /* METAL_COMMAND_WORK or METAL_POLITE_WORK */
     uint64_t read_bytes;                       /* of OP_READ */
     uint32_t token_dispatches, token_barriers; /* of one decoded token, attention split */
 

@@ -8,7 +8,7 @@
 #include "backend/metal/metal.h"
 #include "base/memory.h"
 
-enum { CALLS_OF_A_LAYER = 64, ARGUMENTS_ALIGN = 256, MOST_ARGUMENTS = 512, MOST_READ_BYTES = 1 << 30 };
+enum { CALLS_OF_A_LAYER = 64, MOST_ARGUMENTS = 512, MOST_READ_BYTES = 1 << 30 };
 
 typedef struct builder {
     backend *b;
@@ -36,26 +36,26 @@ static uint64_t add_arguments(builder *u, const void *arguments, size_t bytes) {
     metal_prepared *p = &u->b->prepared;
     const uint64_t here = p->arguments_used;
     memcpy(p->arguments.host + here, arguments, bytes);
-    p->arguments_used += (bytes + ARGUMENTS_ALIGN - 1) / ARGUMENTS_ALIGN * ARGUMENTS_ALIGN;
+    p->arguments_used += (bytes + METAL_ARGUMENTS_ALIGN - 1) / METAL_ARGUMENTS_ALIGN * METAL_ARGUMENTS_ALIGN;
     return here;
 }
 
-static uint32_t kernel(builder *u, const char *name) {
+static uint32_t kernel(builder *u, const char *name, uint32_t threads) {
     uint32_t index = 0;
-    if (!u->status) u->status = gpu_kernel(u->b->gpu, name, &index, u->err);
+    if (!u->status) u->status = gpu_kernel(u->b->gpu, name, threads, &index, u->err);
     return index;
 }
 
 static const char *format_of(const metal_mat *m) { return m->bits == 4 ? "_q4" : m->bits == 8 ? "_q8" : "_b16"; }
 
 /* A call of kernel `name` + `format` for any number of rows. */
-static metal_call *call(builder *u, const char *name, const char *format, const void *arguments, size_t bytes) {
+static metal_call *call(builder *u, const char *name, const char *format, uint32_t threads, const void *arguments, size_t bytes) {
     metal_prepared *p = &u->b->prepared;
     char whole[96];
     snprintf(whole, sizeof whole, "%s%s", name, format);
-    const uint32_t k = kernel(u, whole);
+    const uint32_t k = kernel(u, whole, threads);
     metal_call *c = &p->calls[p->n_calls++];
-    *c = (metal_call){.kernel = {k, k}, .grid = {1, 1, 1}, .barrier = u->barrier, .whole = u->whole};
+    *c = (metal_call){.kernel = {k, k}, .threads = threads, .grid = {1, 1, 1}, .barrier = u->barrier, .whole = u->whole};
     c->arguments = add_arguments(u, arguments, bytes);
     u->program->n++;
     u->barrier = false;
@@ -63,14 +63,14 @@ static metal_call *call(builder *u, const char *name, const char *format, const 
 }
 
 /* A call of a kernel for few rows, with its two instances. */
-static metal_call *step_call(builder *u, const char *name, const metal_mat *m, const void *arguments, size_t bytes) {
+static metal_call *step_call(builder *u, const char *name, const metal_mat *m, uint32_t threads, const void *arguments, size_t bytes) {
     char one[32], more[32];
     snprintf(one, sizeof one, "%s_r1", format_of(m));
     snprintf(more, sizeof more, "%s_r8", format_of(m));
-    metal_call *c = call(u, name, one, arguments, bytes);
+    metal_call *c = call(u, name, one, threads, arguments, bytes);
     char whole[96];
     snprintf(whole, sizeof whole, "%s%s", name, more);
-    c->kernel[1] = kernel(u, whole);
+    c->kernel[1] = kernel(u, whole, threads);
     return c;
 }
 
@@ -108,8 +108,7 @@ static metal_input mixed_input(const builder *u) {
 
 static metal_call *few_linear(builder *u, const metal_mat *w, const metal_input *in, uint64_t out, uint32_t stride, bool add) {
     const metal_linear_args a = {.w = *w, .in = *in, .out = out, .out_stride = stride, .add = add};
-    metal_call *c = step_call(u, "step_linear", w, &a, sizeof a);
-    c->threads = METAL_LINEAR_THREADS;
+    metal_call *c = step_call(u, "step_linear", w, METAL_LINEAR_THREADS, &a, sizeof a);
     c->grid[0] = blocks(w->rows, METAL_LINEAR_OUTPUTS);
     return c;
 }
@@ -132,16 +131,14 @@ static void few_embed_mixer_in(builder *u) {
                                                       .out_stride = shape_mixer_in_values(u->s)},
                                            .embed = u->b->weights.embed,
                                            .residual = i ? 0 : address(u->b, BUF_RESIDUAL)};
-        metal_call *c = step_call(u, "step_embed_linear", w, &a, sizeof a);
-        c->threads = METAL_LINEAR_THREADS;
+        metal_call *c = step_call(u, "step_embed_linear", w, METAL_LINEAR_THREADS, &a, sizeof a);
         c->threadgroup_bytes = METAL_TG_EMBED;
         c->grid[0] = blocks(w->rows, METAL_LINEAR_OUTPUTS);
     }
 }
 
 static void step_gdn(builder *u, const metal_gdn_args *a) {
-    metal_call *c = call(u, "step_gdn", "", a, sizeof *a);
-    c->threads = METAL_GDN_THREADS;
+    metal_call *c = call(u, "step_gdn", "", METAL_GDN_THREADS, a, sizeof *a);
     c->threadgroup_bytes = METAL_TG_GDN;
     c->grid[0] = u->s->gdn_value_heads * (GDN_HEAD_DIM / METAL_GDN_COLUMNS);
     c->by[1] = BY_SEGMENTS;
@@ -194,16 +191,14 @@ static metal_attention_args attention_args(const builder *u) {
 }
 
 static metal_call *attention_write(builder *u, const metal_attention_args *a) {
-    metal_call *c = call(u, "attention_write", kv_format(u->b), a, sizeof *a);
-    c->threads = 32;
+    metal_call *c = call(u, "attention_write", kv_format(u->b), 32, a, sizeof *a);
     c->grid[0] = a->heads + 2 * a->kv_heads;
     c->by[1] = BY_ROWS;
     return c;
 }
 
 static void step_attention(builder *u, const metal_attention_args *a, metal_when when) {
-    metal_call *c = call(u, "step_attention", kv_format(u->b), a, sizeof *a);
-    c->threads = METAL_ATTENTION_THREADS;
+    metal_call *c = call(u, "step_attention", kv_format(u->b), METAL_ATTENTION_THREADS, a, sizeof *a);
     c->threadgroup_bytes = METAL_TG_ATTENTION;
     c->by[0] = BY_SPLITS;
     c->grid[1] = a->kv_heads;
@@ -212,8 +207,7 @@ static void step_attention(builder *u, const metal_attention_args *a, metal_when
 }
 
 static void combine_call(builder *u, const char *name, const metal_attention_args *a, metal_extent by, metal_when when) {
-    metal_call *c = call(u, name, "", a, sizeof *a);
-    c->threads = METAL_COMBINE_THREADS;
+    metal_call *c = call(u, name, "", METAL_COMBINE_THREADS, a, sizeof *a);
     c->threadgroup_bytes = METAL_TG_COMBINE;
     c->grid[0] = a->heads * METAL_COMBINE_PARTS;
     c->by[1] = (uint8_t)by;
@@ -255,8 +249,7 @@ static metal_experts_args experts_args(const builder *u) {
 
 static void choose(builder *u) {
     const metal_experts_args a = experts_args(u);
-    metal_call *c = call(u, "route", "", &a, sizeof a);
-    c->threads = 32;
+    metal_call *c = call(u, "route", "", 32, &a, sizeof a);
     c->by[0] = BY_ROWS;
 }
 
@@ -276,23 +269,20 @@ static void few_route(builder *u) {
                                  .out = address(u->b, BUF_SHARED),
                                  .out_stride = u->s->shared_width};
     few_router(u);
-    metal_call *c = step_call(u, "step_swiglu", &a.gate, &a, sizeof a);
-    c->threads = METAL_SWIGLU_THREADS;
+    metal_call *c = step_call(u, "step_swiglu", &a.gate, METAL_SWIGLU_THREADS, &a, sizeof a);
     c->grid[0] = blocks(a.gate.rows, METAL_SWIGLU_OUTPUTS);
 }
 
 static void few_experts(builder *u) {
     const metal_experts_args a = experts_args(u);
     start(u, OP_EXPERT_IN, FEW_ROWS);
-    metal_call *c = step_call(u, "step_experts_in", &a.gate, &a, sizeof a);
-    c->threads = METAL_LINEAR_THREADS;
+    metal_call *c = step_call(u, "step_experts_in", &a.gate, METAL_LINEAR_THREADS, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_EXPERTS_IN;
     c->grid[0] = blocks(a.gate.rows, METAL_EXPERT_OUTPUTS);
     c->grid[1] = a.top_k;
     c->by[2] = BY_ROWS;
     start(u, OP_EXPERT_OUT, FEW_ROWS);
-    c = step_call(u, "step_experts_out", &a.down, &a, sizeof a);
-    c->threads = METAL_LINEAR_THREADS;
+    c = step_call(u, "step_experts_out", &a.down, METAL_LINEAR_THREADS, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_EXPERTS_OUT;
     c->grid[0] = blocks(a.down.rows, METAL_DOWN_OUTPUTS);
 }
@@ -321,8 +311,7 @@ static void few_layer(builder *u) {
 
 static void rows_input(builder *u, const metal_input *in, uint64_t out, uint32_t cols) {
     const metal_rows_args a = {.in = *in, .out = out, .cols = cols};
-    metal_call *c = call(u, "rows_input", "", &a, sizeof a);
-    c->threads = 256;
+    metal_call *c = call(u, "rows_input", "", 256, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_ROWS;
     c->by[0] = BY_ROWS;
     c->by[1] = BY_ROW_PARTS;
@@ -337,8 +326,7 @@ static void gemm_calls(builder *u, const char *name, uint32_t outputs, const met
     for (int narrow = 0; narrow < 2; narrow++) {
         char whole[64];
         snprintf(whole, sizeof whole, "%s%s", name, narrow ? "_narrow" : "");
-        metal_call *c = call(u, whole, format, a, sizeof *a);
-        c->threads = narrow ? METAL_NARROW_THREADS : METAL_GEMM_THREADS;
+        metal_call *c = call(u, whole, format, narrow ? METAL_NARROW_THREADS : METAL_GEMM_THREADS, a, sizeof *a);
         c->threadgroup_bytes = narrow ? METAL_TG_NARROW : METAL_TG_GEMM;
         c->grid[0] = narrow ? blocks(a->w.rows, METAL_NARROW_OUTPUTS) : wide;
         c->by[1] = BY_GEMM_ROWS;
@@ -370,26 +358,25 @@ static void many_gdn(builder *u) {
     step_gdn(u, &a);
     a.first = METAL_SEGMENT_ROWS;
     a.beyond = UINT32_MAX;
-    metal_call *c = call(u, "gdn_conv", "", &a, sizeof a);
-    c->threads = 32;
+    metal_call *c = call(u, "gdn_conv", "", 32, &a, sizeof a);
     c->by[0] = BY_GDN_CHUNKS;
     c->grid[1] = a.channels / GDN_HEAD_DIM;
     c->when = IF_LONG;
     u->barrier = true;
-    c = call(u, "gdn_chunks", "", &a, sizeof a);
-    c->threads = 128;
+    c = call(u, "gdn_chunks", "", 128, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_GDN_CHUNKS;
     c->by[0] = BY_GDN_CHUNKS;
     c->grid[1] = a.key_heads;
     c->when = IF_LONG;
     u->barrier = true;
-    c = call(u, "gdn_scan", "", &a, sizeof a);
-    c->threads = 256;
+    c = call(u, "gdn_scan", "", 256, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_GDN_SCAN;
     c->grid[0] = a.value_heads * (GDN_HEAD_DIM / 32);
     c->by[1] = BY_SEGMENTS;
     c->when = IF_LONG;
 }
+
+static uint32_t most_cuts(const backend_limits *n) { return blocks(METAL_TILES(n->rows, n->segments), METAL_CUT_TILES); }
 
 /* Attention of short and of long segments; K and V, and in `queries` the queries, are written already. */
 static void many_attend(builder *u, metal_attention_args *a) {
@@ -400,13 +387,18 @@ static void many_attend(builder *u, metal_attention_args *a) {
     metal_attention_args of_long = *a;
     of_long.first = METAL_SEGMENT_ROWS;
     of_long.partial = u->b->scratch.long_partial;
-    metal_call *c = call(u, "attention", format, &of_long, sizeof of_long);
-    c->threads = METAL_PREFILL_THREADS;
+    metal_call *c = call(u, "attention", format, METAL_PREFILL_THREADS, &of_long, sizeof of_long);
     c->threadgroup_bytes = METAL_TG_PREFILL;
     c->by[0] = BY_TILES;
     c->by[2] = BY_LONG_SPLITS;
     c->grid[1] = a->kv_heads;
     c->when = IF_LONG;
+    c->cut = true;
+    for (uint32_t i = 1; i < most_cuts(&u->b->limits); i++) {
+        of_long.first_tile = i * METAL_CUT_TILES;
+        add_arguments(u, &of_long, sizeof of_long);
+    }
+    of_long.first_tile = 0;
     u->barrier = true;
     attention_combine(u, a, IF_SHORT);
     combine_call(u, "attention_combine", &of_long, BY_ROWS, IF_LONG_SPLIT);
@@ -474,8 +466,7 @@ static void many_route(builder *u) {
     u->barrier = true;
     choose(u);
     u->barrier = true;
-    metal_call *c = call(u, "expert_lists", "", &lists, sizeof lists);
-    c->threads = METAL_LISTS_THREADS;
+    metal_call *c = call(u, "expert_lists", "", METAL_LISTS_THREADS, &lists, sizeof lists);
     c->threadgroup_bytes = METAL_TG_LISTS;
     c->grid[0] = u->s->experts;
 }
@@ -484,8 +475,7 @@ static void many_expert_gemm(builder *u, const char *name, const metal_mat *m, u
     const metal_expert_gemm_args a = expert_gemm_args(u);
     char format[32];
     snprintf(format, sizeof format, "%s%s", format_of(m), u->b->limits.fast ? "_fast" : "_exact");
-    metal_call *c = call(u, name, format, &a, sizeof a);
-    c->threads = METAL_GEMM_THREADS;
+    metal_call *c = call(u, name, format, METAL_GEMM_THREADS, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_GEMM;
     c->grid[0] = blocks(m->rows, outputs);
     c->grid[1] = a.experts;
@@ -500,8 +490,7 @@ static void many_experts(builder *u) {
     gemm(u, &u->l->shared_down, address(u->b, BUF_SHARED), u->s->shared_width, address(u->b, BUF_RESIDUAL), u->s->hidden, true,
          shared_weight(u->b));
     u->barrier = true;
-    metal_call *c = call(u, "expert_combine", "", &a, sizeof a);
-    c->threads = METAL_SUM_VALUES / 4;
+    metal_call *c = call(u, "expert_combine", "", METAL_SUM_VALUES / 4, &a, sizeof a);
     c->by[0] = BY_ROWS;
     c->grid[1] = blocks(u->s->hidden, METAL_SUM_VALUES);
 }
@@ -515,8 +504,7 @@ static void last_layer(builder *u, metal_path path) {
     start(u, OP_LAST_IN, path);
     u->whole = true;
     many_norm(u, u->l->norm_mixer);
-    metal_call *c = call(u, "gather_rows", "", &gather, sizeof gather);
-    c->threads = 256;
+    metal_call *c = call(u, "gather_rows", "", 256, &gather, sizeof gather);
     c->by[0] = BY_WANTED;
     u->barrier = true;
     many_parts(u, &u->l->cached, mixer_in, shape_mixer_in_values(u->s));
@@ -564,8 +552,7 @@ static void many_layer(builder *u) {
 static void embed(builder *u, metal_path path) {
     const metal_embed_args a = {.w = u->b->weights.embed, .residual = address(u->b, BUF_RESIDUAL)};
     start(u, OP_EMBED, path);
-    metal_call *c = call(u, "embed", "", &a, sizeof a);
-    c->threads = 256;
+    metal_call *c = call(u, "embed", "", 256, &a, sizeof a);
     c->by[0] = BY_ROWS;
 }
 
@@ -574,8 +561,7 @@ static void few_head(builder *u, metal_path path) {
     const backend *b = u->b;
     const metal_head_args a = {.w = b->weights.head, .in = norm_input(b, b->weights.final_norm), .logits = address(b, BUF_LOGITS)};
     start(u, OP_HEAD, path);
-    metal_call *c = step_call(u, "step_head", &a.w, &a, sizeof a);
-    c->threads = METAL_LINEAR_THREADS;
+    metal_call *c = step_call(u, "step_head", &a.w, METAL_LINEAR_THREADS, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_HEAD;
     c->grid[0] = METAL_HEAD_GROUPS;
 }
@@ -588,8 +574,7 @@ static void many_head(builder *u) {
     metal_input in = norm_input(b, b->weights.final_norm);
     in.x = b->scratch.gathered;
     start(u, OP_MANY_HEAD, MANY_ROWS);
-    metal_call *c = call(u, "gather_rows", "", &gather, sizeof gather);
-    c->threads = 256;
+    metal_call *c = call(u, "gather_rows", "", 256, &gather, sizeof gather);
     c->by[0] = BY_WANTED;
     u->barrier = true;
     rows_input(u, &in, address(b, BUF_MOE_IN), H);
@@ -603,8 +588,7 @@ static void read_memory(builder *u) {
     const uint64_t bytes = m->bytes < MOST_READ_BYTES ? m->bytes : MOST_READ_BYTES;
     const metal_read_args a = {.data = m->address, .sum = u->b->scratch.partial, .n = (uint32_t)(bytes / METAL_READ_BYTES)};
     start(u, OP_READ, FEW_ROWS);
-    metal_call *c = call(u, "read_memory", "", &a, sizeof a);
-    c->threads = METAL_READ_THREADS;
+    metal_call *c = call(u, "read_memory", "", METAL_READ_THREADS, &a, sizeof a);
     c->grid[0] = METAL_READ_GROUPS;
     u->b->read_bytes = (uint64_t)a.n * METAL_READ_BYTES;
 }
@@ -619,7 +603,9 @@ static bool reserve(builder *u) {
         u->status = error_nomem(u->err, "the list of Metal dispatches");
         return false;
     }
-    u->status = gpu_allocate(b->gpu, (uint64_t)p->most_calls * MOST_ARGUMENTS, "the arguments of dispatches", &p->arguments, u->err);
+    const uint64_t cuts = (uint64_t)(b->s->attention_layers + 2) * most_cuts(&b->limits); /* the last layer's attention is there thrice */
+    u->status = gpu_allocate(b->gpu, p->most_calls * MOST_ARGUMENTS + cuts * METAL_ARGUMENTS_ALIGN, "the arguments of dispatches",
+                             &p->arguments, u->err);
     return !u->status;
 }
 

@@ -61,16 +61,36 @@ static bool have_commands(backend *b) {
     return true;
 }
 
+static void send(backend *b, const metal_view *v, const metal_dispatch *d) {
+    b->walk.dispatches++;
+    b->walk.dirty = true;
+    if (b->walk.dry || !have_commands(b)) return;
+    if (b->walk.step != v->step) gpu_bind_step(&b->commands, &b->ring.memory, b->walk.step = v->step);
+    gpu_dispatch(b->gpu, &b->commands, d);
+}
+
+/* Command after command, each of as many tiles as command_work allows. */
+static void send_cut(backend *b, const metal_view *v, metal_dispatch d) {
+    const uint32_t tiles = d.grid[0], most = b->command_work / b->s->kv_heads / v->long_positions / METAL_CUT_TILES * METAL_CUT_TILES,
+                   step = most ? most : METAL_CUT_TILES;
+    const uint64_t arguments = d.arguments;
+    for (uint32_t first = 0; first < tiles; first += step) {
+        if (first) metal_commit(b);
+        d.grid[0] = tiles - first < step ? tiles - first : step;
+        d.arguments = arguments + first / METAL_CUT_TILES * METAL_ARGUMENTS_ALIGN;
+        send(b, v, &d);
+    }
+}
+
 static void dispatch(backend *b, const metal_call *c, const metal_view *v) {
     metal_dispatch d = {
         .kernel = c->kernel[v->rows > 1], .threads = c->threads, .threadgroup_bytes = c->threadgroup_bytes, .arguments = c->arguments};
     for (int i = 0; i < 3; i++) d.grid[i] = c->grid[i] * extent(v, c->by[i]);
     if (!v->rows || !d.grid[0] || !d.grid[1] || !d.grid[2]) return; /* none: of the last layer, where nothing is wanted */
-    b->walk.dispatches++;
-    b->walk.dirty = true;
-    if (b->walk.dry || !have_commands(b)) return;
-    if (b->walk.step != v->step) gpu_bind_step(&b->commands, &b->ring.memory, b->walk.step = v->step);
-    gpu_dispatch(b->gpu, &b->commands, &d);
+    if (c->cut)
+        send_cut(b, v, d);
+    else
+        send(b, v, &d);
 }
 
 static void run(backend *b, metal_op op, uint32_t layer, const metal_view *view) {

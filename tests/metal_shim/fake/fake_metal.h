@@ -6,12 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { FAKE_METAL_INTERACTIVITY = 14 }; /* of a command that held up the desktop: no MTLCommandBufferError has that number */
+
 /* The device that MTLCreateSystemDefaultDevice finds. */
 typedef struct fake_metal_device {
     bool absent, other_family;
     bool no_residency_sets;                           /* as on macOS 14 */
     bool refuses_libraries;                           /* that were compiled elsewhere */
     uint64_t working_set_bytes, largest_buffer_bytes; /* 0: 96 GB, 64 GB */
+    uint32_t most_threads;                            /* of a pipeline, for want of registers; 0: as many as Metal has at most */
     /* Commands run when somebody waits for them, not when they are committed: what the host overwrites too early then shows.  At first: whether
      * FAKE_METAL_LATE is in the environment. */
     bool runs_late;

@@ -211,11 +211,12 @@ static bool in_residency_set(const FakeBuffer *b) {
 @interface FakePipeline : NSObject <MTLComputePipelineState> {
   @public
     const simt_kernel *kernel;
+    NSUInteger most_threads;
 }
 @end
 @implementation FakePipeline
 - (NSUInteger)maxTotalThreadsPerThreadgroup {
-    return kernel->max_threads ? kernel->max_threads : SIMT_MAX_THREADS;
+    return most_threads;
 }
 - (NSUInteger)threadExecutionWidth {
     return SIMT_WIDTH;
@@ -259,6 +260,15 @@ static bool in_residency_set(const FakeBuffer *b) {
     [a retain];
     [archives release];
     archives = a;
+}
+- (void)setMaxTotalThreadsPerThreadgroup:(NSUInteger)n {
+    most_threads = n;
+}
+- (void)setThreadGroupSizeIsMultipleOfThreadExecutionWidth:(BOOL)is {
+    (void)is;
+}
+- (NSUInteger)mostThreads {
+    return most_threads;
 }
 - (const simt_kernel *)kernel {
     return function ? ((FakeFunction *)function)->kernel : NULL;
@@ -407,6 +417,9 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
         broken("a dispatch without a pipeline");
         return;
     }
+    if (threads.width * threads.height * threads.depth > pipeline->most_threads)
+        broken("a dispatch of %s with %lu threads, of %lu", pipeline->kernel->name, threads.width * threads.height * threads.depth,
+               pipeline->most_threads);
     if (groups.width == 0 || groups.height == 0 || groups.depth == 0)
         broken("a dispatch of %s without threadgroups", pipeline->kernel->name);
     command *c = [self record];
@@ -547,7 +560,10 @@ static void *call_handlers(void *buffer) {
             fake_error(&error, MTLCommandBufferErrorOutOfMemory,
                        "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)");
         else if (fault)
-            fake_error(&error, planted, "a planted failure");
+            fake_error(&error, planted,
+                       planted == FAKE_METAL_INTERACTIVITY
+                           ? "Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
+                           : "a planted failure");
         if (wrong) fake_error(&error, MTLCommandBufferErrorPageFault, "%s", wrong);
         [error retain];
     }
@@ -743,8 +759,10 @@ static const char library_mark[] = "fake Metal library\n";
         fake_error(e, 1, missing ? "not in the archive" : "no pipeline");
         return nil;
     }
+    const NSUInteger asked = [(id)d mostThreads], most = fake_metal_is.most_threads ? fake_metal_is.most_threads : SIMT_MAX_THREADS;
     FakePipeline *p = [FakePipeline new];
     p->kernel = k;
+    p->most_threads = k->max_threads ? k->max_threads : asked && asked < most ? asked : most;
     return p;
 }
 @end

@@ -86,10 +86,13 @@ enum {
 @interface MTLComputePipelineDescriptor : NSObject {
     id<MTLFunction> function;
     NSArray *archives;
+    NSUInteger most_threads;
 }
 - (void)setComputeFunction:(id<MTLFunction>)f;
 - (void)setLabel:(NSString *)label;
 - (void)setBinaryArchives:(NSArray *)a;
+- (void)setMaxTotalThreadsPerThreadgroup:(NSUInteger)n;
+- (void)setThreadGroupSizeIsMultipleOfThreadExecutionWidth:(BOOL)is;
 @end
 @protocol MTLBinaryArchive <NSObject>
 - (BOOL)addComputePipelineFunctionsWithDescriptor:(MTLComputePipelineDescriptor *)d error:(NSError **)e;
