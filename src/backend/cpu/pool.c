@@ -8,8 +8,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 
@@ -112,36 +110,9 @@ void pool_run(pool *p, pool_task_fn fn, void *context, uint32_t tasks) {
 
 uint32_t pool_threads(const pool *p) { return p->threads; }
 
-uint32_t pool_physical_cores(const char *root) {
-    uint32_t cores = 0;
-#if defined(__linux__)
-    cpu_set_t set;
-    if (!sched_getaffinity(0, sizeof set, &set)) {
-        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-            if (!CPU_ISSET(cpu, &set)) continue;
-            char path[256];
-            int first = cpu;
-            snprintf(path, sizeof path, "%ssys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root, cpu);
-            FILE *f = fopen(path, "re");
-            if (f) {
-                if (fscanf(f, "%d", &first) != 1) first = cpu;
-                fclose(f);
-            }
-            /* the first sibling counts for its core; a later one only if the first is not ours to use */
-            cores += first == cpu || first < 0 || first >= CPU_SETSIZE || !CPU_ISSET(first, &set);
-        }
-    }
-#else
-    (void)root;
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    cores = online > 0 ? (uint32_t)online : 1;
-#endif
-    return cores ? cores : 1;
-}
-
 calla_status pool_open(uint32_t threads, pool **out, calla_error *err) {
     *out = NULL;
-    if (!threads) threads = pool_physical_cores("/");
+    if (!threads) threads = cores_default();
     pool *p = mem_map(sizeof *p); /* page-aligned: its fields stand on cache lines of their own */
     if (!p) return error_nomem(err, "the thread pool");
     *p = (pool){.threads = threads, .workers = mem_calloc(threads, sizeof *p->workers), .shares = mem_map(threads * sizeof *p->shares)};
