@@ -59,5 +59,6 @@ calla_status json_parse(const char *data, size_t n, const char *what, json_objec
 
 /* Appends s [n] as a JSON string with quotes, escaping only what JSON demands (as Python's json.dumps(ensure_ascii=False)). */
 void json_append_string(buffer *b, const char *s, size_t n);
+void json_append_str(buffer *b, const char *s);
 
 #endif

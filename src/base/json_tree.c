@@ -128,3 +128,5 @@ void json_append_string(buffer *b, const char *s, size_t n) {
     buffer_append(b, s + done, n - done);
     buffer_append_char(b, '"');
 }
+
+void json_append_str(buffer *b, const char *s) { json_append_string(b, s, strlen(s)); }

@@ -1,6 +1,5 @@
 /* bench_report.c: what was measured, as figures, as a table, as JSON.  The names in the JSON are read by bench/table.py and by others:
  * they stay. */
-#include <string.h>
 
 #include "base/json.h"
 #include "cli/bench.h"
@@ -118,7 +117,7 @@ static void append_known(buffer *out, const char *name, double x, int digits) {
 
 static void append_text(buffer *out, const char *name, const char *text) {
     buffer_printf(out, ",\"%s\":", name);
-    json_append_string(out, text, strlen(text));
+    json_append_str(out, text);
 }
 
 static void append_list(buffer *out, const char *name, const option_value *v) {
@@ -176,7 +175,7 @@ static void append_ablation(buffer *out, const bench_ablation *a) {
     buffer_append_str(out, ",\"ablation\":[");
     for (uint32_t i = 1; i < a->n_arms; i++) {
         buffer_append_str(out, i > 1 ? ",{\"name\":" : "{\"name\":");
-        json_append_string(out, a->off[i]->name, strlen(a->off[i]->name));
+        json_append_str(out, a->off[i]->name);
         append_text(out, "meaning", a->off[i]->meaning);
         buffer_append_str(out, ",\"entries\":[");
         for (uint32_t j = 0; j < a->arms[i].n_entries; j++) {
@@ -197,7 +196,7 @@ void bench_append_json(const bench *b, const options *o, const bench_ablation *a
     append_text(out, "version", calla_version());
     append_text(out, "commit", calla_commit());
     buffer_append_str(out, ",\"machine\":{\"cpu\":");
-    json_append_string(out, b->cpu, strlen(b->cpu));
+    json_append_str(out, b->cpu);
     buffer_printf(out, ",\"cores\":%u}", b->cores);
     append_text(out, "model", b->info.model_name);
     buffer_printf(out, ",\"weights_bytes\":%llu,\"plan_bytes\":%llu", (unsigned long long)b->info.weights_bytes,

@@ -3,7 +3,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/json.h"
 
@@ -11,7 +10,7 @@ enum { NAME_WIDTH = 18 };
 
 void report_append_text(buffer *b, const char *name, const char *value) {
     buffer_printf(b, ",\"%s\":", name);
-    json_append_string(b, value, strlen(value));
+    json_append_str(b, value);
 }
 
 void report_append_number(buffer *b, const char *name, double value) { buffer_printf(b, ",\"%s\":%.17g", name, value); }

@@ -3,7 +3,6 @@
 #include "cli/selftest.h"
 
 #include <stdarg.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "cli/report.h"
@@ -63,7 +62,7 @@ static void append_report(buffer *b, const selftest *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const check *c = &s->checks[i];
         buffer_append_str(b, i ? ",{\"name\":" : "{\"name\":");
-        json_append_string(b, c->name, strlen(c->name));
+        json_append_str(b, c->name);
         report_append_text(b, "result", result_names[c->result]);
         report_append_text(b, "detail", c->detail);
         buffer_append(b, c->members.data, c->members.n);

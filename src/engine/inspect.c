@@ -10,13 +10,13 @@
 
 static void key(buffer *b, const char *name) {
     if (b->n && b->data[b->n - 1] != '{' && b->data[b->n - 1] != '[') buffer_append_char(b, ',');
-    json_append_string(b, name, strlen(name));
+    json_append_str(b, name);
     buffer_append_char(b, ':');
 }
 
 static void string(buffer *b, const char *name, const char *value) {
     key(b, name);
-    json_append_string(b, value, strlen(value));
+    json_append_str(b, value);
 }
 
 static void number(buffer *b, const char *name, uint64_t value) {

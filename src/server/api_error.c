@@ -52,10 +52,10 @@ bool api_error_from(api_error *e, const calla_error *err, const char *param) {
 
 void api_error_write(const api_error *e, buffer *out) {
     buffer_append_str(out, "{\"error\":{\"message\":");
-    json_append_string(out, e->message, strlen(e->message));
+    json_append_str(out, e->message);
     buffer_printf(out, ",\"type\":\"%s\",\"param\":", e->type);
     if (e->param[0])
-        json_append_string(out, e->param, strlen(e->param));
+        json_append_str(out, e->param);
     else
         buffer_append_str(out, "null");
     if (e->code)

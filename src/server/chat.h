@@ -9,7 +9,6 @@ enum { CHAT_MAX_CHOICES = 8 };
 typedef struct chat_request {
     conversation conversation;
     uint32_t max_completion_tokens;
-    bool include_usage;
 } chat_request;
 
 extern const completion_dialect chat_dialect;

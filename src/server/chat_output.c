@@ -1,18 +1,13 @@
 /* chat_output.c: the JSON of chat.completion and chat.completion.chunk objects.  Knows the forms and nothing of when they are due. */
 #include <math.h>
-#include <string.h>
 
 #include "base/utf8.h"
 #include "server/chat.h"
 
-static const chat_request *request_of(const completion *c) { return (const chat_request *)c->own; }
-
-static void append_str(buffer *out, const char *s) { json_append_string(out, s, strlen(s)); }
-
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…, */
 static void begin_object(const completion *c, const char *object, buffer *out) {
     buffer_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", c->id, object, (long long)c->created);
-    append_str(out, completion_model(c));
+    json_append_str(out, completion_model(c));
     buffer_printf(out, ",\"system_fingerprint\":\"calla-%s\",", calla_version());
 }
 
@@ -24,7 +19,7 @@ static buffer *begin_chunk(completion *c) {
 
 /* Every chunk but the last has a null usage if usage was asked for. */
 static void send_chunk(completion *c, bool usage_is_in) {
-    buffer_append_str(&c->line, !usage_is_in && request_of(c)->include_usage ? ",\"usage\":null}" : "}");
+    buffer_append_str(&c->line, !usage_is_in && c->own->include_usage ? ",\"usage\":null}" : "}");
     completion_send(c, NULL);
 }
 
@@ -90,7 +85,7 @@ void chat_output_piece(completion_choice *choice, const calla_piece *piece, cons
         buffer_printf(line,
                       "{\"tool_calls\":[{\"index\":%u,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", choice->n_calls - 1,
                       part->id);
-        append_str(line, piece->name);
+        json_append_str(line, piece->name);
         buffer_append_str(line, ",\"arguments\":\"\"}}]}");
         break;
     default:
@@ -132,7 +127,7 @@ static void write_usage(const completion *c, buffer *out) {
 }
 
 void chat_output_end(completion *c) {
-    if (request_of(c)->include_usage) {
+    if (c->own->include_usage) {
         buffer *line = begin_chunk(c);
         buffer_append_str(line, "\"choices\":[],");
         write_usage(c, line);
@@ -149,7 +144,8 @@ void chat_output_fail(completion *c, const api_error *e) {
 
 void chat_output_progress(completion *c, uint32_t done, uint32_t of) {
     buffer *line = begin_chunk(c);
-    buffer_printf(line, "\"choices\":[],\"prompt_progress\":{\"processed\":%u,\"total\":%u,\"cached\":%u}", done, of, c->cached_tokens);
+    buffer_append_str(line, "\"choices\":[],");
+    completion_write_progress(c, done, of, line);
     send_chunk(c, false);
 }
 
@@ -159,7 +155,7 @@ static void write_calls(const completion_choice *choice, buffer *out) {
         const completion_part *part = &choice->parts[i];
         if (part->kind != CALLA_PIECE_CALL) continue;
         buffer_printf(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", any ? "," : "", part->id);
-        append_str(out, part->name);
+        json_append_str(out, part->name);
         buffer_append_str(out, ",\"arguments\":");
         json_append_string(out, part->text.n ? part->text.data : "", part->text.n);
         buffer_append_str(out, "}}");

@@ -25,25 +25,6 @@ static bool read_function_call(void *request, const char *name, json_object *val
                          name);
 }
 
-typedef struct stream_options {
-    bool include_usage;
-} stream_options;
-
-static const param stream_options_rows[] = {
-    {.name = "include_usage", .kind = PARAM_BOOL, .offset = offsetof(stream_options, include_usage)},
-    {.name = "include_obfuscation", .kind = PARAM_HARMLESS},
-};
-static const param_table stream_options_table = {.prefix = "stream_options.", .rows = stream_options_rows, .n = 2};
-
-static bool read_stream_options(void *request, const char *name, json_object *value, api_error *e) {
-    chat_request *r = request;
-    if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);
-    stream_options o = {0};
-    if (!params_read(&stream_options_table, value, &o, &r->conversation.ignored, e)) return false;
-    r->include_usage = o.include_usage;
-    return true;
-}
-
 /* ----------------------------------------------------------- harmless values --------------------------------------------- */
 
 static bool is_text_modality(json_object *value) {
@@ -51,9 +32,6 @@ static bool is_text_modality(json_object *value) {
     const char *only = params_string(json_object_array_get_idx(value, 0));
     return only && !strcmp(only, "text");
 }
-
-static bool is_false(json_object *value) { return json_object_is_type(value, json_type_boolean) && !json_object_get_boolean(value); }
-static bool is_empty_array(json_object *value) { return json_object_is_type(value, json_type_array) && !json_object_array_length(value); }
 
 /* ------------------------------------------------------------- the table -------------------------------------------------- */
 
@@ -84,7 +62,7 @@ static const param rows[] = {
      .help = "`none` or `auto`: an older name of `tool_choice`."},
     {.name = "stream_options",
      .kind = PARAM_CUSTOM,
-     .read = read_stream_options,
+     .read = conversation_read_stream_options,
      .type = "object",
      .help = "`include_usage`: the last chunk of a stream holds the usage."},
     {.name = "n", .kind = PARAM_UINT, AT(conversation.n), .min = 1, .max = CHAT_MAX_CHOICES, .help = "Answers to the same prompt."},
@@ -112,11 +90,11 @@ static const param rows[] = {
      .max = CALLA_MAX_TOP_LOGPROBS,
      .help = "And of so many alternatives at each place."},
 
-    {.name = "functions", .kind = PARAM_REFUSED, .harmless = is_empty_array, .help = "send tools instead"},
+    {.name = "functions", .kind = PARAM_REFUSED, .harmless = params_is_empty, .help = "send tools instead"},
     {.name = "modalities", .kind = PARAM_REFUSED, .harmless = is_text_modality, .help = "this server answers in text only"},
     {.name = "audio", .kind = PARAM_REFUSED, .help = "this server answers in text only"},
     {.name = "web_search_options", .kind = PARAM_REFUSED, .help = "this server searches nothing; offer a tool that does"},
-    {.name = "echo", .kind = PARAM_REFUSED, .harmless = is_false, .help = "the chat API returns the answer only"},
+    {.name = "echo", .kind = PARAM_REFUSED, .harmless = params_is_false, .help = "the chat API returns the answer only"},
 
     {.name = "prediction", .kind = PARAM_HARMLESS}, /* makes answers faster, not different */
     {.name = "verbosity", .kind = PARAM_HARMLESS},  /* a wish that no answer can be held to; agents send it along */
@@ -132,7 +110,7 @@ bool chat_request_read(chat_request *r, const char *body, size_t n, api_error *e
     if (!params_member(c->root, "messages")) return api_error_set(e, 400, "missing_parameter", "messages", "messages is missing");
     json_object_object_del(c->root, "messages"); /* may be as large as the body, and is in the conversation now */
     if (c->top_logprobs && !c->logprobs) return api_error_set(e, 400, NULL, "top_logprobs", "top_logprobs needs logprobs to be true");
-    if (r->include_usage && !c->stream) return api_error_set(e, 400, NULL, "stream_options", "stream_options needs stream to be true");
+    if (c->include_usage && !c->stream) return api_error_set(e, 400, NULL, "stream_options", "stream_options needs stream to be true");
     if (r->max_completion_tokens) c->max_tokens = r->max_completion_tokens;
     return conversation_close(c, "messages", e);
 }

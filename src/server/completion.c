@@ -329,7 +329,7 @@ static void advance(completion_choice *choice) {
     }
 }
 
-/* Of several choices the first speaks for all: they process the same prompt. */
+/* Of several choices the first speaks for all: they process the same prompt, or the first of several. */
 static void tell_progress(completion_choice *choice) {
     completion *c = choice->completion;
     uint32_t done, of;
@@ -463,8 +463,8 @@ static void start(completion *c) {
         complete(c);
         return;
     }
-    if (!c->own->said_seed) c->own->sampling.seed = entropy_u64();
-    c->connection->reply.proceed = on_proceed; /* not before: until then the completion may be the worker's */
+    if (!c->own->said_seed) c->own->sampling.seed = entropy_u64() >> 11; /* 53 bits: clients read it as a double */
+    c->connection->reply.proceed = on_proceed;                           /* not before: until then the completion may be the worker's */
     if (c->server->log_prompts) log_prompts(c);
     if (!open_choices(c)) {
         fail_nomem(c, "the answers");
@@ -642,6 +642,10 @@ void completion_join(const completion_choice *choice, calla_piece_kind kind, buf
         const completion_part *part = &choice->parts[i];
         if (part->kind == kind && part->text.n) buffer_append(out, part->text.data, part->text.n);
     }
+}
+
+void completion_write_progress(const completion *c, uint32_t done, uint32_t of, buffer *out) {
+    buffer_printf(out, "\"prompt_progress\":{\"processed\":%u,\"total\":%u,\"cached\":%u}", done, of, c->cached_tokens);
 }
 
 void completion_usage(const completion *c, uint64_t *tokens, uint64_t *reasoning_tokens) {

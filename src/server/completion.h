@@ -142,6 +142,8 @@ void completion_send(completion *c, const char *name);
 void completion_send_comment(completion *c, const char *text);
 /* The text of all parts of a kind: reasoning or content. */
 void completion_join(const completion_choice *choice, calla_piece_kind kind, buffer *out);
+/* "prompt_progress":{…} */
+void completion_write_progress(const completion *c, uint32_t done, uint32_t of, buffer *out);
 /* Totals over the choices. */
 void completion_usage(const completion *c, uint64_t *tokens, uint64_t *reasoning_tokens);
 

@@ -73,6 +73,7 @@ struct conversation {
     uint32_t max_tokens; /* 0: what is left of the window; clamped to it by conversation_render */
     uint32_t n;          /* answers */
     bool stream, logprobs, return_progress;
+    bool include_usage; /* in a chunk of its own at the end of a stream, where the dialect has such */
     uint32_t top_logprobs;
 
     buffer ignored;  /* names of fields without effect, for x-calla-ignored */
@@ -101,6 +102,8 @@ extern const param_table foreign_params;
 bool conversation_read_stop(void *request, const char *name, json_object *value, api_error *e);
 /* The limit of an answer's length: at least 1, or -1 (and Ollama's -2) for all that the window has left. */
 bool conversation_read_length(void *request, const char *name, json_object *value, api_error *e);
+/* {"include_usage":…} of chat and completions. */
+bool conversation_read_stream_options(void *request, const char *name, json_object *value, api_error *e);
 
 /* ------------------------------------------------------------ messages --------------------------------------------------- */
 

@@ -223,6 +223,16 @@ bool conversation_read_length(void *request, const char *name, json_object *valu
     return true;
 }
 
+bool conversation_read_stream_options(void *request, const char *name, json_object *value, api_error *e) {
+    static const param rows[] = {
+        {.name = "include_usage", .kind = PARAM_BOOL, .offset = offsetof(conversation, include_usage)},
+        {.name = "include_obfuscation", .kind = PARAM_HARMLESS},
+    };
+    static const param_table table = {.prefix = "stream_options.", .rows = rows, .n = sizeof rows / sizeof *rows};
+    if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);
+    return params_read(&table, value, request, &((conversation *)request)->ignored, e);
+}
+
 static bool read_logit_bias(void *request, const char *name, json_object *value, api_error *e) {
     conversation *c = request;
     if (!json_object_is_type(value, json_type_object)) return api_error_set(e, 400, NULL, name, "%s must be an object", name);

@@ -14,19 +14,11 @@ static bool is_number(json_object *value) {
 }
 
 static bool is_zero(json_object *value) { return is_number(value) && json_object_get_double(value) == 0; }
-static bool is_one(json_object *value) { return is_number(value) && json_object_get_double(value) == 1; }
 static bool is_at_most_one(json_object *value) { return is_number(value) && json_object_get_double(value) <= 1; }
 static bool is_not_positive(json_object *value) { return is_number(value) && json_object_get_double(value) <= 0; }
 static bool is_minus_one(json_object *value) { return is_number(value) && json_object_get_double(value) == -1; }
-static bool is_false(json_object *value) { return json_object_is_type(value, json_type_boolean) && !json_object_get_boolean(value); }
 static bool is_true(json_object *value) { return json_object_is_type(value, json_type_boolean) && json_object_get_boolean(value); }
-static bool is_false_or_zero(json_object *value) { return is_false(value) || is_zero(value); }
-
-static bool is_empty(json_object *value) {
-    if (json_object_is_type(value, json_type_array)) return !json_object_array_length(value);
-    if (json_object_is_type(value, json_type_object)) return !json_object_object_length(value);
-    return json_object_is_type(value, json_type_string) && !json_object_get_string_len(value);
-}
+static bool is_false_or_zero(json_object *value) { return params_is_false(value) || is_zero(value); }
 
 /* llama.cpp's; with none the thought would stand in the content. */
 static bool is_apart(json_object *value) {
@@ -103,31 +95,31 @@ static const param rows[] = {
     REFUSED("messages", NULL, "send them to /v1/chat/completions"),
     REFUSED("input", NULL, "send it to /v1/responses"),
     REFUSED("prompt", NULL, "send it to /v1/completions"),
-    REFUSED("system", is_empty, "send a message of the role system"),
-    REFUSED("instructions", is_empty, "send a message of the role system"),
-    REFUSED("n", is_one, "this API gives one answer: send several requests"),
+    REFUSED("system", params_is_empty, "send a message of the role system"),
+    REFUSED("instructions", params_is_empty, "send a message of the role system"),
+    REFUSED("n", params_is_one, "this API gives one answer: send several requests"),
     REFUSED("logprobs", is_false_or_zero, LIKELIHOODS ", or /v1/responses for top_logprobs"),
     REFUSED("top_logprobs", is_zero, LIKELIHOODS),
     REFUSED("n_probs", is_zero, LIKELIHOODS),
-    REFUSED("prompt_logprobs", is_false, "ask /v1/completions for echo and logprobs"),
-    REFUSED("return_tokens_as_token_ids", is_false, "log-probabilities name tokens by their text"),
-    REFUSED("options", is_empty, "send its fields beside the others"),
-    REFUSED("format", is_empty, "send response_format"),
-    REFUSED("ebnf", is_empty, "send a guided_regex or a JSON schema"),
-    REFUSED("structural_tag", is_empty, "send tools, or a response_format"),
-    REFUSED("images", is_empty, "this server takes text only"),
-    REFUSED("documents", is_empty, "write them into a message"),
-    REFUSED("chat_template", is_empty, TEMPLATE),
-    REFUSED("template", is_empty, TEMPLATE),
-    REFUSED("raw", is_false, "send the prompt to /v1/completions"),
+    REFUSED("prompt_logprobs", params_is_false, "ask /v1/completions for echo and logprobs"),
+    REFUSED("return_tokens_as_token_ids", params_is_false, "log-probabilities name tokens by their text"),
+    REFUSED("options", params_is_empty, "send its fields beside the others"),
+    REFUSED("format", params_is_empty, "send response_format"),
+    REFUSED("ebnf", params_is_empty, "send a guided_regex or a JSON schema"),
+    REFUSED("structural_tag", params_is_empty, "send tools, or a response_format"),
+    REFUSED("images", params_is_empty, "this server takes text only"),
+    REFUSED("documents", params_is_empty, "write them into a message"),
+    REFUSED("chat_template", params_is_empty, TEMPLATE),
+    REFUSED("template", params_is_empty, TEMPLATE),
+    REFUSED("raw", params_is_false, "send the prompt to /v1/completions"),
     REFUSED("add_generation_prompt", is_true, "an answer is a turn of the assistant; continue its last message, or ask /v1/completions"),
     REFUSED("reasoning_format", is_apart, "thoughts come apart from the content; enable_thinking turns them off"),
     REFUSED("separate_reasoning", is_true, "thoughts come apart from the content; enable_thinking turns them off"),
     REFUSED("parse_tool_calls", is_true, "ask /v1/completions for the text as the model writes it"),
     REFUSED("skip_special_tokens", is_true, "ask /v1/completions for the text as the model writes it"),
-    REFUSED("include_stop_str_in_output", is_false, "the answer ends in front of the stop string"),
-    REFUSED("no_stop_trim", is_false, "the answer ends in front of the stop string"),
-    REFUSED("stop_regex", is_empty, "send stop strings"),
+    REFUSED("include_stop_str_in_output", params_is_false, "the answer ends in front of the stop string"),
+    REFUSED("no_stop_trim", params_is_false, "the answer ends in front of the stop string"),
+    REFUSED("stop_regex", params_is_empty, "send stop strings"),
     REFUSED("truncate_prompt_tokens", NULL, "a prompt that does not fit is an error: shorten it"),
     REFUSED("min_tokens", is_zero, NO_FLOOR),
     REFUSED("min_new_tokens", is_zero, NO_FLOOR),
@@ -136,15 +128,15 @@ static const param rows[] = {
     REFUSED("max_time", is_not_positive, "send max_tokens, or close the connection"),
     REFUSED("t_max_predict_ms", is_not_positive, "send max_tokens, or close the connection"),
     REFUSED("n_indent", is_zero, "send a guided_regex"),
-    REFUSED("repetition_detection", is_empty, "send a presence_penalty or max_tokens"),
+    REFUSED("repetition_detection", params_is_empty, "send a presence_penalty or max_tokens"),
     REFUSED("do_sample", is_true, "send a temperature of 0"),
-    REFUSED("use_beam_search", is_false, "ask for n answers and choose among them"),
+    REFUSED("use_beam_search", params_is_false, "ask for n answers and choose among them"),
     REFUSED("num_beams", is_at_most_one, "ask for n answers and choose among them"),
-    REFUSED("length_penalty", is_one, "ask for n answers and choose among them"),
-    REFUSED("samplers", is_empty, SAMPLE),
+    REFUSED("length_penalty", params_is_one, "ask for n answers and choose among them"),
+    REFUSED("samplers", params_is_empty, SAMPLE),
     REFUSED("min_keep", is_at_most_one, SAMPLE),
-    REFUSED("typical_p", is_one, SAMPLE),
-    REFUSED("tfs_z", is_one, SAMPLE),
+    REFUSED("typical_p", params_is_one, SAMPLE),
+    REFUSED("tfs_z", params_is_one, SAMPLE),
     REFUSED("top_a", is_zero, SAMPLE),
     REFUSED("top_n_sigma", is_not_positive, SAMPLE),
     REFUSED("epsilon_cutoff", is_zero, SAMPLE),
@@ -154,20 +146,20 @@ static const param rows[] = {
     REFUSED("dynatemp_range", is_zero, SAMPLE),
     REFUSED("xtc_probability", is_zero, SAMPLE),
     REFUSED("penalty_alpha", is_zero, SAMPLE),
-    REFUSED("guidance_scale", is_one, SAMPLE),
-    REFUSED("negative_prompt", is_empty, SAMPLE),
-    REFUSED("logits_processors", is_empty, "send a logit_bias"),
-    REFUSED("custom_logit_processor", is_empty, "send a logit_bias"),
-    REFUSED("allowed_token_ids", is_empty, "send a logit_bias or a guided_regex"),
-    REFUSED("bad_words", is_empty, "send a logit_bias"),
+    REFUSED("guidance_scale", params_is_one, SAMPLE),
+    REFUSED("negative_prompt", params_is_empty, SAMPLE),
+    REFUSED("logits_processors", params_is_empty, "send a logit_bias"),
+    REFUSED("custom_logit_processor", params_is_empty, "send a logit_bias"),
+    REFUSED("allowed_token_ids", params_is_empty, "send a logit_bias or a guided_regex"),
+    REFUSED("bad_words", params_is_empty, "send a logit_bias"),
     REFUSED("dry_multiplier", is_zero, "send a presence_penalty or a repetition_penalty"),
     REFUSED("no_repeat_ngram_size", is_zero, "send a presence_penalty or a repetition_penalty"),
-    REFUSED("encoder_repetition_penalty", is_one, "send a repetition_penalty"),
+    REFUSED("encoder_repetition_penalty", params_is_one, "send a repetition_penalty"),
     REFUSED("repeat_last_n", is_minus_one, PENALTY),
     REFUSED("repetition_context_size", is_minus_one, PENALTY),
-    REFUSED("lora", is_empty, NO_ADAPTERS),
-    REFUSED("lora_path", is_empty, NO_ADAPTERS),
-    REFUSED("adapters", is_empty, NO_ADAPTERS),
+    REFUSED("lora", params_is_empty, NO_ADAPTERS),
+    REFUSED("lora_path", params_is_empty, NO_ADAPTERS),
+    REFUSED("adapters", params_is_empty, NO_ADAPTERS),
 };
 
 const param_table foreign_params = {.prefix = "", .rows = rows, .n = sizeof rows / sizeof *rows};

@@ -17,7 +17,7 @@ void health_handle(connection *c) {
     if (c->knows_key) buffer_printf(&body, ",\"running\":%u,\"queued\":%u", status.running, status.queued);
     if (status.failed && c->knows_key) {
         buffer_append_str(&body, ",\"message\":");
-        json_append_string(&body, status.message, strlen(status.message));
+        json_append_str(&body, status.message);
     }
     buffer_append_str(&body, "}");
     reply_json(c, strcmp(word, "ok") ? 503 : 200, NULL, &body);

@@ -15,8 +15,6 @@ static bool read_tools(void *request, const char *name, json_object *value, api_
     return messages_read_tools(request, value, e);
 }
 
-static bool is_empty_array(json_object *value) { return json_object_is_type(value, json_type_array) && !json_object_array_length(value); }
-
 static const param rows[] = {
     {.name = "messages",
      .kind = PARAM_CUSTOM,
@@ -54,7 +52,7 @@ static const param rows[] = {
 
     {.name = "mcp_servers",
      .kind = PARAM_REFUSED,
-     .harmless = is_empty_array,
+     .harmless = params_is_empty,
      .help = "this server calls no others; offer their tools as tools"},
 
     {.name = "container", .kind = PARAM_HARMLESS},

@@ -2,14 +2,11 @@
  *
  * Each part of an answer is a content block; blocks are numbered and follow each other, so that the next one, or the end of the answer,
  * closes the one before. */
-#include <string.h>
 
 #include "server/entropy.h"
 #include "server/messages.h"
 
 static messages_request *own(completion *c) { return (messages_request *)c->own; }
-
-static void append_str(buffer *out, const char *s) { json_append_string(out, s, strlen(s)); }
 
 /* -------------------------------------------------------- messages ------------------------------------------------------ */
 
@@ -32,7 +29,7 @@ static void write_stop(const completion_choice *choice, buffer *out) {
     else
         buffer_append_str(out, "\"stop_reason\":null,\"stop_sequence\":");
     if (choice && choice->finish == COMPLETION_STOP_STRING && choice->stop_string)
-        append_str(out, choice->stop_string);
+        json_append_str(out, choice->stop_string);
     else
         buffer_append_str(out, "null");
 }
@@ -59,7 +56,7 @@ static void write_input(const completion_part *part, buffer *out) {
 static void write_block(const completion_part *part, buffer *out) {
     if (part->kind == CALLA_PIECE_CALL) {
         buffer_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", part->id);
-        append_str(out, part->name);
+        json_append_str(out, part->name);
         buffer_append_str(out, ",\"input\":");
         write_input(part, out);
     } else {
@@ -77,7 +74,7 @@ static void write_block(const completion_part *part, buffer *out) {
 /* choice NULL: the message as it begins. */
 static void write_message(completion *c, const completion_choice *choice, buffer *out) {
     buffer_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
-    append_str(out, completion_model(c));
+    json_append_str(out, completion_model(c));
     buffer_append_str(out, ",\"content\":[");
     for (size_t i = 0; choice && i < choice->n_parts; i++) {
         if (i) buffer_append_str(out, ",");
@@ -145,7 +142,7 @@ static void open_block(completion *c, const completion_part *part) {
     buffer_append_str(line, ",\"content_block\":");
     if (part->kind == CALLA_PIECE_CALL) {
         buffer_printf(line, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", part->id);
-        append_str(line, part->name);
+        json_append_str(line, part->name);
         buffer_append_str(line, ",\"input\":{}}");
     } else
         buffer_append_str(line, part->kind == CALLA_PIECE_REASONING ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
@@ -198,7 +195,9 @@ void messages_output_ping(completion *c) {
 }
 
 void messages_output_progress(completion *c, uint32_t done, uint32_t of) {
-    buffer_printf(begin_event(c, "ping"), ",\"prompt_progress\":{\"processed\":%u,\"total\":%u,\"cached\":%u}", done, of, c->cached_tokens);
+    buffer *line = begin_event(c, "ping");
+    buffer_append_str(line, ",");
+    completion_write_progress(c, done, of, line);
     send_event(c, "ping");
 }
 
@@ -218,6 +217,6 @@ static const char *error_type(int status) {
 
 void messages_output_error(const api_error *e, buffer *out) {
     buffer_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", error_type(e->status));
-    json_append_string(out, e->message, strlen(e->message));
+    json_append_str(out, e->message);
     buffer_append_str(out, "}}");
 }

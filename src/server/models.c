@@ -18,12 +18,12 @@ static void write_model(const server *s, const char *suffix, buffer *out) {
     struct tm tm;
     if (gmtime_r(&started, &tm)) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &tm);
     buffer_append_str(out, "{\"id\":");
-    json_append_string(out, id, strlen(id));
+    json_append_str(out, id);
     /* OpenAI's names of things, then Anthropic's.  Clients look for the window under any of three names. */
     buffer_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_window\":%u,\"max_model_len\":%u,",
                   (long long)s->started, s->info.context_tokens, s->info.context_tokens);
     buffer_append_str(out, "\"type\":\"model\",\"display_name\":");
-    json_append_string(out, id, strlen(id));
+    json_append_str(out, id);
     buffer_printf(out, ",\"created_at\":\"%s\",\"max_input_tokens\":%u}", date, s->info.context_tokens);
 }
 

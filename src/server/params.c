@@ -19,6 +19,19 @@ const char *params_string(json_object *value) {
     return strlen(s) == (size_t)json_object_get_string_len(value) ? s : NULL;
 }
 
+bool params_is_false(json_object *value) { return json_object_is_type(value, json_type_boolean) && !json_object_get_boolean(value); }
+
+bool params_is_one(json_object *value) {
+    return (json_object_is_type(value, json_type_int) || json_object_is_type(value, json_type_double)) &&
+           json_object_get_double(value) == 1;
+}
+
+bool params_is_empty(json_object *value) {
+    if (json_object_is_type(value, json_type_array)) return !json_object_array_length(value);
+    if (json_object_is_type(value, json_type_object)) return !json_object_object_length(value);
+    return json_object_is_type(value, json_type_string) && !json_object_get_string_len(value);
+}
+
 bool params_integer(json_object *value, int64_t min, int64_t max, int64_t *out) {
     int64_t i;
     if (json_object_is_type(value, json_type_int)) {

@@ -49,4 +49,9 @@ json_object *params_member(json_object *object, const char *name);
 /* value as a string, or NULL where it is none or holds a NUL. */
 const char *params_string(json_object *value);
 
+/* Values that ask for nothing, for param.harmless. */
+bool params_is_false(json_object *value);
+bool params_is_one(json_object *value);   /* the number */
+bool params_is_empty(json_object *value); /* an array, an object or a string */
+
 #endif

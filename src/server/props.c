@@ -1,5 +1,4 @@
 /* props.c: GET /props, in the form of llama.cpp's server: what this server computes with when a request does not say otherwise. */
-#include <string.h>
 
 #include "base/json.h"
 #include "server/reply.h"
@@ -15,7 +14,7 @@ void props_handle(connection *c) {
         "\"presence_penalty\":%.9g,\"frequency_penalty\":%.9g,\"repeat_penalty\":%.9g}},\"total_slots\":%u,\"model_alias\":",
         i->context_tokens, (double)d->temperature, d->top_k, (double)d->top_p, (double)d->min_p, (double)d->presence_penalty,
         (double)d->frequency_penalty, (double)d->repetition_penalty, i->max_sequences);
-    json_append_string(&body, i->model_name, strlen(i->model_name));
+    json_append_str(&body, i->model_name);
     buffer_printf(&body, ",\"modalities\":{\"vision\":false,\"audio\":false},\"build_info\":\"calla %s\"}", calla_version());
     reply_json(c, 200, NULL, &body);
     buffer_free(&body);

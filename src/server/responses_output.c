@@ -5,8 +5,6 @@
 #include "server/chat.h"
 #include "server/responses.h"
 
-static void append_str(buffer *out, const char *s) { json_append_string(out, s, strlen(s)); }
-
 static void append_buffer(buffer *out, const buffer *text) {
     json_append_string(out, text->n ? text->data : "", text->n);
     if (text->failed) out->failed = true;
@@ -94,10 +92,10 @@ static void write_call(const completion *c, const completion_part *part, bool fu
     const responses_tool *tool = tool_of(c, part);
     const bool custom = tool && tool->custom;
     buffer_printf(out, "\"call_id\":\"%s\",\"name\":", part->id);
-    append_str(out, tool ? tool->name : part->name);
+    json_append_str(out, tool ? tool->name : part->name);
     if (tool && tool->space) {
         buffer_append_str(out, ",\"namespace\":");
-        append_str(out, tool->space);
+        json_append_str(out, tool->space);
     }
     buffer_append_str(out, custom ? ",\"input\":" : ",\"arguments\":");
     if (!full)
@@ -175,14 +173,14 @@ static void write_response(const completion *c, const char *status, const api_er
                   (long long)c->created, status);
     if (error) {
         buffer_printf(out, "{\"code\":\"%s\",\"message\":", error->code ? error->code : error->type);
-        append_str(out, error->message);
+        json_append_str(out, error->message);
         buffer_append_str(out, "}");
     } else
         buffer_append_str(out, "null");
     buffer_printf(out, ",\"incomplete_details\":%s,", incomplete ? "{\"reason\":\"max_output_tokens\"}" : "null");
     buffer_append(out, run->echo.data, run->echo.n);
     buffer_append_str(out, "\"model\":");
-    append_str(out, completion_model(c));
+    json_append_str(out, completion_model(c));
     buffer_printf(out,
                   ",\"parallel_tool_calls\":%s,\"service_tier\":\"default\",\"store\":%s,\"temperature\":%.7g,\"top_p\":%.7g,"
                   "\"truncation\":\"disabled\",\"output\":[",
@@ -290,7 +288,7 @@ static void close_item(completion *c) {
         } else {
             buffer *line = begin_item_event(c, "response.function_call_arguments.done", i);
             buffer_append_str(line, ",\"name\":");
-            append_str(line, tool_of(c, part) ? tool_of(c, part)->name : part->name);
+            json_append_str(line, tool_of(c, part) ? tool_of(c, part)->name : part->name);
             buffer_append_str(line, ",\"arguments\":");
             append_buffer(line, &part->text);
             end_event(c, "response.function_call_arguments.done");
@@ -395,6 +393,7 @@ void responses_output_keepalive(completion *c) {
 
 void responses_output_progress(completion *c, uint32_t done, uint32_t of) {
     buffer *line = begin_event(c, "keepalive");
-    buffer_printf(line, ",\"prompt_progress\":{\"processed\":%u,\"total\":%u,\"cached\":%u}", done, of, c->cached_tokens);
+    buffer_append_str(line, ",");
+    completion_write_progress(c, done, of, line);
     end_event(c, "keepalive");
 }

@@ -71,8 +71,6 @@ static bool read_metadata(void *request, const char *name, json_object *value, a
     return json_object_is_type(value, json_type_object) || api_error_set(e, 400, NULL, name, "%s must be an object", name);
 }
 
-static bool is_false(json_object *value) { return json_object_is_type(value, json_type_boolean) && !json_object_get_boolean(value); }
-
 #define AT(field) .offset = offsetof(responses_request, field)
 
 static const param rows[] = {
@@ -128,7 +126,10 @@ static const param rows[] = {
     {.name = "stream_options", .kind = PARAM_CUSTOM, .read = read_stream_options, .type = "object", .help = "Nothing in it has an effect."},
     {.name = "metadata", .kind = PARAM_CUSTOM, .read = read_metadata, .type = "object", .help = "Comes back in the response."},
 
-    {.name = "background", .kind = PARAM_REFUSED, .harmless = is_false, .help = "a response is made while its client waits: use stream"},
+    {.name = "background",
+     .kind = PARAM_REFUSED,
+     .harmless = params_is_false,
+     .help = "a response is made while its client waits: use stream"},
     {.name = "conversation", .kind = PARAM_REFUSED, .help = "use previous_response_id"},
     {.name = "prompt", .kind = PARAM_REFUSED, .help = "there are no stored prompts: send instructions and input"},
 

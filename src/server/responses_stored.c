@@ -121,9 +121,9 @@ static void write_list(json_object *items, const char *response, const page *p, 
         memcpy(last, id, sizeof last);
     }
     buffer_append_str(out, "],\"first_id\":");
-    json_append_string(out, first, strlen(first));
+    json_append_str(out, first);
     buffer_append_str(out, ",\"last_id\":");
-    json_append_string(out, last, strlen(last));
+    json_append_str(out, last);
     buffer_printf(out, ",\"has_more\":%s}", more ? "true" : "false");
 }
 

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "base/utf8.h"
@@ -39,22 +38,6 @@ static bool read_max_tokens(void *request, const char *name, json_object *value,
     return ((text_request *)request)->nothing || conversation_read_length(request, name, value, e);
 }
 
-static bool read_stream_options(void *request, const char *name, json_object *value, api_error *e) {
-    json_object *usage = params_member(value, "include_usage");
-    if (!json_object_is_type(value, json_type_object) || (usage && !json_object_is_type(usage, json_type_boolean)))
-        return api_error_set(e, 400, NULL, name, "%s must be an object; its include_usage is true or false", name);
-    ((text_request *)request)->include_usage = usage && json_object_get_boolean(usage);
-    return true;
-}
-
-static bool is_one(json_object *value) {
-    int64_t n;
-    return params_integer(value, 1, 1, &n);
-}
-
-static bool is_empty_array(json_object *value) { return json_object_is_type(value, json_type_array) && !json_object_array_length(value); }
-static bool is_empty(json_object *value) { return json_object_is_type(value, json_type_string) && !json_object_get_string_len(value); }
-
 #define AT(field) .offset = offsetof(text_request, field)
 
 static const param rows[] = {
@@ -82,26 +65,34 @@ static const param rows[] = {
      .help = "Strings that end the answer; they are not part of it."},
     {.name = "stream_options",
      .kind = PARAM_CUSTOM,
-     .read = read_stream_options,
+     .read = conversation_read_stream_options,
      .type = "object",
      .help = "`include_usage`: a last chunk with the numbers of tokens."},
 
-    {.name = "suffix", .kind = PARAM_REFUSED, .harmless = is_empty, .help = "write the model's fill-in-the-middle tokens into the prompt"},
-    {.name = "best_of", .kind = PARAM_REFUSED, .harmless = is_one, .help = "ask for n answers and choose among them"},
+    {.name = "suffix",
+     .kind = PARAM_REFUSED,
+     .harmless = params_is_empty,
+     .help = "write the model's fill-in-the-middle tokens into the prompt"},
+    {.name = "best_of", .kind = PARAM_REFUSED, .harmless = params_is_one, .help = "ask for n answers and choose among them"},
 
-    {.name = "tools", .kind = PARAM_REFUSED, .harmless = is_empty_array, .help = "send messages and tools to /v1/chat/completions"},
+    {.name = "tools", .kind = PARAM_REFUSED, .harmless = params_is_empty, .help = "send messages and tools to /v1/chat/completions"},
 
     /* All that the model writes is text here, control tokens too. */
     {.name = "skip_special_tokens", .kind = PARAM_HARMLESS},
     /* There are no turns here, so none that begins with a thought. */
     {.name = "enable_thinking", .kind = PARAM_HARMLESS},
     {.name = "thinking_budget", .kind = PARAM_HARMLESS},
+    {.name = "thinking_budget_tokens", .kind = PARAM_HARMLESS},
+    {.name = "thinking_token_budget", .kind = PARAM_HARMLESS},
+    {.name = "reasoning_budget", .kind = PARAM_HARMLESS},
     {.name = "think", .kind = PARAM_HARMLESS},
     {.name = "thinking", .kind = PARAM_HARMLESS},
     {.name = "reasoning_effort", .kind = PARAM_HARMLESS},
     {.name = "reasoning", .kind = PARAM_HARMLESS},
     {.name = "preserve_thinking", .kind = PARAM_HARMLESS},
     {.name = "chat_template_kwargs", .kind = PARAM_HARMLESS},
+    {.name = "parallel_tool_calls", .kind = PARAM_HARMLESS},
+    {.name = "continue_final_message", .kind = PARAM_HARMLESS},
 };
 
 const param_table text_completion_params = {.prefix = "", .rows = rows, .n = sizeof rows / sizeof *rows, .more = &conversation_params};
@@ -206,8 +197,6 @@ static void forget(completion *c) {
 
 /* ------------------------------------------------------------- output ---------------------------------------------------- */
 
-static void append_str(buffer *out, const char *s) { json_append_string(out, s, strlen(s)); }
-
 /* A token as a JSON string; one that is no whole characters as OpenAI writes it: "bytes:\\xe2\\x80". */
 static void write_token(const completion *c, int32_t id, buffer *out) {
     size_t n = 0;
@@ -283,7 +272,7 @@ static void write_logprobs(const completion_choice *choice, buffer *out) {
 /* {"id":…,"object":…,"created":…,"model":…, */
 static void begin_object(const completion *c, buffer *out) {
     buffer_printf(out, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", c->id, (long long)c->created);
-    append_str(out, completion_model(c));
+    json_append_str(out, completion_model(c));
     buffer_append_str(out, ",");
 }
 
@@ -301,7 +290,7 @@ static void send_chunk(completion_choice *choice, const char *text, size_t n, bo
         buffer_printf(line, ",\"finish_reason\":\"%s\"}]", finish_reason(choice));
     else
         buffer_append_str(line, ",\"finish_reason\":null}]");
-    buffer_append_str(line, request_of(c)->include_usage ? ",\"usage\":null}" : "}");
+    buffer_append_str(line, c->own->include_usage ? ",\"usage\":null}" : "}");
     completion_send(c, NULL);
 }
 
@@ -370,7 +359,7 @@ static void write_usage(const completion *c, buffer *out) {
 }
 
 static void end(completion *c) {
-    if (request_of(c)->include_usage) {
+    if (c->own->include_usage) {
         buffer *line = completion_line(c);
         begin_object(c, line);
         buffer_append_str(line, "\"choices\":[],");
@@ -406,6 +395,15 @@ static void whole(completion *c, buffer *out) {
     write_usage(c, out);
 }
 
+static void progress(completion *c, uint32_t done, uint32_t of) {
+    buffer *line = completion_line(c);
+    begin_object(c, line);
+    buffer_append_str(line, "\"choices\":[],");
+    completion_write_progress(c, done, of, line);
+    buffer_append_str(line, c->own->include_usage ? ",\"usage\":null}" : "}");
+    completion_send(c, NULL);
+}
+
 static void fail(completion *c, const api_error *e) {
     api_error_write(e, completion_line(c));
     completion_send(c, NULL);
@@ -432,4 +430,5 @@ const completion_dialect text_completion_dialect = {
     .end = end,
     .fail = fail,
     .keepalive = keepalive,
+    .progress = progress,
 };

@@ -14,7 +14,7 @@ typedef struct text_logprobs {
 typedef struct text_request {
     conversation conversation; /* first */
     json_object *prompt;       /* of the body */
-    bool echo, include_usage;
+    bool echo;
     bool nothing;   /* max_tokens 0: the prompt alone */
     buffer *echoes; /* [n_echoes], owned: the text of each prompt, if echo; in a stream with logprobs it comes with them */
     size_t n_echoes;

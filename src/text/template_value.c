@@ -79,7 +79,7 @@ static void append_object(buffer *out, json_object *value) {
     buffer_append_char(out, '{');
     json_object_object_foreach(value, key, member) {
         buffer_append_str(out, separator);
-        json_append_string(out, key, strlen(key));
+        json_append_str(out, key);
         buffer_append_str(out, ": ");
         template_tojson(out, member);
         separator = ", ";

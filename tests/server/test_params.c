@@ -204,7 +204,10 @@ static void test_a16_effective_sampling_is_told(void **state) {
     char first[256], second[256];
     reply r;
     json_object_put(ask(0, "\"user\":\"u\"", 200, &r));
-    assert_non_null(strstr(reply_header(&r, "x-calla-sampling", first), " seed="));
+    const char *seed = strstr(reply_header(&r, "x-calla-sampling", first), " seed=");
+    long long drawn = -1;
+    assert_int_equal(seed ? sscanf(seed, " seed=%lld", &drawn) : 0, 1);
+    assert_true(drawn >= 0 && drawn < 1ll << 53); /* a client that reads it as a double can send it back */
     reply_free(&r);
     json_object_put(ask(0, "\"user\":\"u\"", 200, &r));
     assert_string_not_equal(reply_header(&r, "x-calla-sampling", second), first); /* another seed */

@@ -245,6 +245,47 @@ static void test_log_probabilities(void **state) {
     close_reply(tree, &r);
 }
 
+static void test_progress_is_told_when_asked_for(void **state) {
+    (void)state;
+    reply r;
+    harness_post_to(
+        &h, PATH,
+        "{\"stream\":true,\"return_progress\":true,\"stream_options\":{\"include_usage\":true},\"prompt\":\"" SAY("@prompt=2x50 one") "\"}",
+        &r);
+    const char *told = strstr(r.body.data, "\"choices\":[],\"prompt_progress\":{\"processed\":"), *text = strstr(r.body.data, "\"text\"");
+    assert_true(told && text && told < text);
+    assert_non_null(strstr(told, ",\"cached\":0},\"usage\":null}\n"));
+    reply_free(&r);
+}
+
+/* There are no turns here: what concerns them has no effect, and is named. */
+static void test_fields_of_turns_are_named(void **state) {
+    (void)state;
+    static const char *const fields[] = {"enable_thinking\":true",
+                                         "think\":\"low\"",
+                                         "thinking_budget\":9",
+                                         "thinking_budget_tokens\":9",
+                                         "reasoning_budget\":9",
+                                         "thinking_token_budget\":9",
+                                         "reasoning_effort\":\"low\"",
+                                         "reasoning\":{}",
+                                         "parallel_tool_calls\":false",
+                                         "preserve_thinking\":true",
+                                         "thinking\":{}",
+                                         "continue_final_message\":false",
+                                         "chat_template_kwargs\":{\"enable_thinking\":true}"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char body[160], header[256], name[32];
+        reply r;
+        snprintf(body, sizeof body, "{\"prompt\":\"" SAY("one") "\",\"%s}", fields[i]);
+        json_object *tree = post(body, 200, &r);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(fields[i], "\""), fields[i]);
+        assert_string_equal(reply_header(&r, "x-calla-ignored", header), name);
+        assert_string_equal(json_str(tree, "choices.0.text"), "one");
+        close_reply(tree, &r);
+    }
+}
+
 static void test_a_failure_in_a_stream(void **state) {
     (void)state;
     reply r;
@@ -288,6 +329,8 @@ int main(void) {
         cmocka_unit_test(test_stop_strings_and_limits),
         cmocka_unit_test(test_log_probabilities),
         cmocka_unit_test(test_log_probabilities_of_the_prompt),
+        cmocka_unit_test(test_progress_is_told_when_asked_for),
+        cmocka_unit_test(test_fields_of_turns_are_named),
         cmocka_unit_test(test_a_failure_in_a_stream),
         cmocka_unit_test(test_refusals_name_the_field),
     };
