@@ -40,6 +40,19 @@ static void mark_last(const form_program *p, uint32_t machine, bool *last) {
         }
 }
 
+/* Makes what is known of a state of a wide or counted machine; of a program's own, while something is left to spend. */
+static void warm_state(const calla_form *f, uint32_t state, bool rests, size_t *left) {
+    const form_program *p = f->program;
+    const form_state *s = &p->states[state];
+    const uint32_t of = p->machines[s->machine].kind == FORM_COUNTED ? p->states[s->twin].machine : s->machine;
+    const bool own = p->machines[of].common == FORM_OWN;
+    if (own && !*left) return;
+    form_local *owned;
+    const form_local *l = form_local_get(&f->maker, state, rests, &owned);
+    if (l && own) *left -= l->n_visited < *left ? l->n_visited : *left;
+    form_local_free(owned);
+}
+
 /* What the first masks in strings and free text would wait for, some milliseconds each: here it is not the engine's thread that waits.
  * Of machines that all forms have in common only the first form makes it; of its own, as much as WARM_NODES allow.  What is not there,
  * for this or for want of memory, is made when it is needed. */
@@ -52,15 +65,12 @@ static void warm(const calla_form *f) {
     size_t left = WARM_NODES;
     for (uint32_t s = 0; s < p->n_states; s++) {
         const form_machine *m = &p->machines[p->states[s].machine];
+        const bool rests = !last[p->states[s].machine];
+        if (m->kind == FORM_WIDE) warm_state(f, s, rests, &left);
         const uint32_t twin = p->states[s].twin;
-        if (m->kind != FORM_WIDE && (m->kind != FORM_COUNTED || twin == FORM_NONE)) continue;
-        const form_machine *of = m->kind == FORM_WIDE ? m : &p->machines[p->states[twin].machine];
-        if (m->kind == FORM_COUNTED && (m->text || twin != f->hubs[p->states[twin].machine])) continue; /* as the twin, or rare */
-        if (of->common == FORM_OWN && !left) continue;
-        form_local *owned = NULL;
-        const form_local *l = form_local_get(&f->maker, s, !last[p->states[s].machine], &owned);
-        if (l && of->common == FORM_OWN) left -= l->n_visited < left ? l->n_visited : left;
-        form_local_free(owned);
+        if (m->kind != FORM_COUNTED || twin == FORM_NONE || twin != f->hubs[p->states[twin].machine]) continue; /* elsewhere it is rare */
+        if (!m->text) warm_state(f, s, rests, &left);
+        warm_state(f, twin, rests, &left); /* far from its bounds */
     }
     mem_free(last);
 }
