@@ -13,6 +13,7 @@ static int32_t find(const calla_text *text, const uint32_t *mask, uint64_t *dice
     const size_t length = strlen(with);
     for (uint32_t k = 0; k < n_ids; k++) {
         const uint32_t id = first + k < n_ids ? first + k : first + k - n_ids;
+        if (id % 32 == 0 && !mask[id / 32]) k += n_ids - id > 32 ? 31 : n_ids - id - 1; /* most masks are nearly empty */
         if (!(mask[id / 32] >> id % 32 & 1)) continue;
         size_t n;
         const char *bytes = tokenizer_bytes(text->tokenizer, (int32_t)id, &n);
