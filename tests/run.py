@@ -239,6 +239,7 @@ def main():
             fault, seconds = built.result()
             print(f'variant {name}: built in {seconds:.0f} s', flush=True)
             if fault:
+                print(fault, flush=True)
                 tally.fail(fault)
                 continue
             started = time.monotonic()

@@ -8,6 +8,7 @@
 #include "backend/ref/sample.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "support/arrays.h"
 
 #define MAX_ROWS 300000u
 
@@ -273,7 +274,7 @@ static void test_against_naive(void **state) {
     (void)state;
     static float x[2000];
     uint32_t differ = 0, draws = 0;
-    for (uint32_t trial = 0; trial < 1500; trial++) {
+    for (uint32_t trial = 0; trial < (test_short() ? 300 : 1500); trial++) {
         uint32_t n = 1 + (uint32_t)(random_uniform(trial, 0, 0) * 1999);
         for (uint32_t i = 0; i < n; i++) x[i] = (random_uniform(trial, 1, i) - 0.5f) * 16;
         for (uint32_t i = 0; i < n; i += 3) x[i] = roundf(x[i]); /* some ties */
@@ -303,7 +304,7 @@ static void test_distribution(void **state) {
         r.choice = (uint32_t)(seed % 3);
         r.top_k = seed % 2 ? 0 : 8;
         uint32_t counts[8];
-        const uint32_t n = 40000;
+        const uint32_t n = test_short() ? 10000 : 40000;
         draw_many(x, 8, r, n, counts);
         double chi = 0;
         for (int i = 0; i < 8; i++) chi += pow(counts[7 - i] - p[i] * n, 2) / (p[i] * n);

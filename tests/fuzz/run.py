@@ -35,7 +35,7 @@ def fuzz(build, name, command, environment, seconds):
         if old.name.startswith(FINDINGS):
             old.unlink()
     with open(work / 'log', 'w+') as log:
-        code = subprocess.run([build.resolve() / 'tests' / 'fuzz' / f'fuzz_{name}', f'-dict={dictionary}', f'-max_total_time={seconds}', '-timeout=10',
+        code = subprocess.run([build.resolve() / 'tests' / 'fuzz' / f'fuzz_{name}', f'-dict={dictionary}', f'-max_total_time={seconds}', '-timeout=60',
                                '-rss_limit_mb=4096', '-print_final_stats=1', f'-artifact_prefix={work.resolve()}/', work / 'corpus',
                                seeds], env=dict(os.environ, **environment), stdout=log, stderr=subprocess.STDOUT).returncode
         log.seek(0)

@@ -16,7 +16,8 @@
 #include "support/guard.h"
 #include "unit.h"
 
-enum { MAX_COLS = 2048, MAX_ROWS = 40, WIDE = 67, MATRICES = 2 };
+/* Kernels are chosen by rows of both sides, whatever the columns: matrices of up to FEW_COLS see every pair of them, and all values. */
+enum { MAX_COLS = 2048, FEW_COLS = 512, MAX_ROWS = 40, FEW_ROWS = 17, WIDE = 67, MATRICES = 2 };
 
 static const cpu_kernels *k;
 static uint64_t random_state;
@@ -104,11 +105,12 @@ static void check_linear(uint32_t cols, int what, bool q8, bool q24, guard_side 
         else
             k->prepare_f32(x.plain + at, cols, x.f32 + at, x.sum + g);
     }
-    const uint32_t which = 1, offset = 3;
+    const bool wide = cols > FEW_COLS;
+    const uint32_t which = 1, offset = 3, rows = wide ? FEW_ROWS : MAX_ROWS;
     float row[MAX_COLS];
     for (uint32_t o = offset; o < offset + CPU_WIDE; o++) {
         ref_weight_row(&w.m, which, o, row);
-        for (uint32_t r = 0; r < MAX_ROWS; r++) {
+        for (uint32_t r = 0; r < rows; r++) {
             want[o][r] = magnitude[o][r] = 0;
             for (uint32_t i = 0; i < cols; i++) {
                 const double p = (double)row[i] * seen(&x, r, i, q8);
@@ -120,13 +122,12 @@ static void check_linear(uint32_t cols, int what, bool q8, bool q24, guard_side 
         }
     }
     static const uint32_t ns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_ROWS}, counts[] = {1, 2, 3, 16, 17, 32, 33, 63, CPU_WIDE};
-    const bool wide = cols > 512; /* kernels are chosen by n and count, whatever the columns: those of few columns see every pair of them */
     const cpu_ahead ahead = {w.m.codes, w.m.scales, w.m.biases};
     uint32_t list[MAX_ROWS];
-    for (uint32_t i = 0; i < MAX_ROWS; i++) list[i] = (i * 7 + 3) % MAX_ROWS;
+    for (uint32_t i = 0; i < rows; i++) list[i] = (i * 7 + 3) % rows;
     for (size_t c = 0; c < sizeof ns / sizeof *ns; c++) {
         const uint32_t n = ns[c];
-        if (wide && n != 1 && n != 5 && n != 17) continue;
+        if (wide && n != 1 && n != 5 && n != FEW_ROWS) continue;
         float *acc = guard_alloc((size_t)n * CPU_WIDE * 4, side);
         for (size_t t = 0; t < sizeof counts / sizeof *counts; t++)
             for (int listed = 0; listed < 2; listed++) {
@@ -147,7 +148,7 @@ static void test_linear(void **state) {
     (void)state;
     static const uint32_t cols[] = {64, 128, 192, 512, 1088, 2048};
     for (size_t c = 0; c < sizeof cols / sizeof *cols; c++)
-        for (int what = 0; what < 5; what++) {
+        for (int what = 0; what < (cols[c] > FEW_COLS ? 3 : 5); what++) {
             check_linear(cols[c], what, false, false, what % 2 ? GUARD_AFTER : GUARD_BEFORE);
             if (k->has_q8) check_linear(cols[c], what, true, false, what % 2 ? GUARD_BEFORE : GUARD_AFTER);
             if (k->prepare_q24) check_linear(cols[c], what, false, true, what % 2 ? GUARD_AFTER : GUARD_BEFORE);
