@@ -14,8 +14,8 @@
 
 #if defined(__linux__)
 
-/* Keeps those of `usable` that a list such as "0-7,16" names; false, and all are kept, if it names none of them. */
-static bool keep_listed(const char *list, bool *usable, uint32_t n) {
+/* Keeps those of `usable` that a list such as "0-7,16" names; all, if it names none of them. */
+static void keep_listed(const char *list, bool *usable, uint32_t n) {
     bool listed[CPU_SETSIZE] = {false}, any = false;
     unsigned from, to;
     for (int used = 0; sscanf(list, "%u%n", &from, &used) == 1;) {
@@ -26,7 +26,6 @@ static bool keep_listed(const char *list, bool *usable, uint32_t n) {
         if (*list++ != ',') break;
     }
     for (uint32_t cpu = 0; any && cpu < n; cpu++) usable[cpu] = usable[cpu] && listed[cpu];
-    return any;
 }
 
 /* Reads a line of a file; false if there is none. */
@@ -57,18 +56,17 @@ uint32_t cores_count(const char *root, const bool *usable, uint32_t n) {
     return cores ? cores : 1;
 }
 
+#endif
+
 uint32_t cores_default(void) {
+#if defined(__linux__)
     cpu_set_t set;
     bool usable[CPU_SETSIZE] = {false};
-    if (sched_getaffinity(0, sizeof set, &set)) return 1;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) usable[cpu] = CPU_ISSET(cpu, &set);
-    return cores_count("/", usable, CPU_SETSIZE);
-}
-
-#else
-
-uint32_t cores_default(void) {
-#if defined(__APPLE__)
+    if (!sched_getaffinity(0, sizeof set, &set)) {
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) usable[cpu] = CPU_ISSET(cpu, &set);
+        return cores_count("/", usable, CPU_SETSIZE);
+    } /* the machine has more CPUs than fit */
+#elif defined(__APPLE__)
     int cores = 0;
     size_t size = sizeof cores;
     if (!sysctlbyname("hw.perflevel0.physicalcpu", &cores, &size, NULL, 0) && cores > 0) return (uint32_t)cores; /* the fast ones */
@@ -76,5 +74,3 @@ uint32_t cores_default(void) {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (uint32_t)online : 1;
 }
-
-#endif
