@@ -2,6 +2,7 @@
  * tests/metal/traffic.json, from which traffic_table.py makes the table of docs/speed.md.
  *
  *     measure_traffic > tests/metal/traffic.json
+ *     measure_traffic ROWS      of a delta net's and an attention layer, for a prompt of so few rows: what too few threadgroups cost at most
  *
  * Prompts go in pieces of PIECE rows.  Pieces differ in attention alone, whose counts grow evenly with the position: two pieces are counted
  * and the others follow; a third is counted to see that they do. */
@@ -59,7 +60,18 @@ static void print(const char *name, const traffic *t, const char *end) {
            name, t->weights, t->cache, t->cache_once, t->states, t->rest, t->flops, end);
 }
 
-int main(void) {
+static int short_piece(uint32_t rows) {
+    m = traffic_open(rows, rows);
+    const traffic_step step = {.rows = rows, .first = DELTA_LAYER, .end = LAST_LAYER};
+    const traffic_result r = count(&step);
+    const uint64_t all = traffic_bytes(&r.part[DELTA_LAYER]) + traffic_bytes(&r.part[ATTENTION_LAYER]);
+    printf("%u rows: %.1f MB, idle for %.1f more\n", rows, (double)all / 1e6, (double)r.idle_bytes / 1e6);
+    traffic_close(m);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) return short_piece((uint32_t)atoi(argv[1]));
     m = traffic_open(PIECE, MOST);
     const traffic_step piece = {.rows = PIECE, .wanted = true, .end = HEAD_PART};
     const traffic_step caching = {.rows = PIECE, .first = LAST_LAYER, .end = HEAD_PART};

@@ -1,5 +1,6 @@
 /* test_host.c: the Metal backend's host on a device that is absent, small, late, or that fails at any call: the answers are the same or the
  * error says why, nothing stays behind, and no rule of Metal is broken.  And how many dispatches and barriers a token takes. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,7 +250,7 @@ static calla_status open_cutting(const weights *w, const backend_limits *limits,
 
 /* The logits of a prompt's last row; returns how many commands it took. */
 static uint64_t run_long(const backend_vtable *v, float *out) {
-    enum { LONG = 150 };
+    enum { LONG = 80 };
     int32_t ids[LONG];
     weights *w;
     model *m;
@@ -270,16 +271,83 @@ static uint64_t run_long(const backend_vtable *v, float *out) {
     return commands;
 }
 
-/* Cut into commands it computes the same: of tiny-b's one attention layer that is not the last, 19 tiles are three commands. */
+/* Cut into commands it computes the same: of tiny-b's one attention layer that is not the last, 11 tiles, of which it fills five, are three commands. */
 static void test_cut_attention(void **state) {
     (void)state;
     backend_vtable cutting = metal_vtable;
     cutting.open = open_cutting;
     checkpoint = "checkpoints/tiny-b";
     const uint64_t whole = run_long(&metal_vtable, logits[0]), cut = run_long(&cutting, logits[1]);
-    print_message("a prompt of 150 rows: %llu commands, cut %llu\n", (unsigned long long)whole, (unsigned long long)cut);
+    print_message("a prompt of 80 rows: %llu commands, cut %llu\n", (unsigned long long)whole, (unsigned long long)cut);
     assert_int_equal(cut - whole, 2);
     assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+}
+
+/* ---- tensor operations ---- */
+
+/* A prompt in fast precision on the device as it is, on which kernel `late`, where it is not NULL, then does nothing; *says: what the
+ * model says of the device. */
+static calla_status run_fast(const char *late, float *out, char *says, size_t n, calla_error *err) {
+    int32_t ids[PROMPT];
+    weights *w;
+    model *m;
+    sequence *s;
+    model_options o = small_model(PROMPT);
+    o.fast = true;
+    for (int32_t i = 0; i < PROMPT; i++) ids[i] = i * 5;
+    assert_int_equal(weights_open(test_data(checkpoint), &w, err), CALLA_OK);
+    calla_status status = model_open(w, &o, &m, err);
+    if (!status) {
+        model_describe_device(m, says, n);
+        assert_int_equal(sequence_open(m, &s, err), CALLA_OK);
+        if (late) fake_metal_is.wrong_kernel = late;
+        status = step(m, s, ids, PROMPT, out, err);
+        sequence_close(s);
+        model_close(m);
+    }
+    weights_close(w);
+    return status;
+}
+
+static void assert_tensor(bool used, const float *as) {
+    char says[256];
+    calla_error err = {0};
+    if (run_fast(NULL, logits[1], says, sizeof says, &err)) fail_msg("%s", err.message);
+    assert_int_equal(strstr(says, "tensor operations") != NULL, used);
+    if (!used) assert_memory_equal(logits[1], as, sizeof logits[1]);
+    for (uint32_t i = 0; i < VOCABULARY; i++)
+        if (!(fabsf(logits[1][i] - as[i]) <= 1e-3f))
+            fail_msg("logit %u: %g, by simdgroup matrices %g", i, (double)logits[1][i], (double)as[i]);
+    assert_clean();
+}
+
+/* Used only where the device has units for them, the system compiles them, and each kernel computes what the reference does. */
+static void test_tensor(void **state) {
+    (void)state;
+    static const char *const kernels[] = {"gemm_swiglu_q8_tensor", "expert_gemm_out_b16_tensor", "attention_kb16_tensor"};
+    static float plain[VOCABULARY];
+    char says[256];
+    calla_error err = {0};
+    if (run_fast(NULL, plain, says, sizeof says, &err)) fail_msg("%s", err.message);
+    const uint64_t before = fake_metal_count.libraries_compiled;
+    assert_tensor(false, plain);
+    assert_int_equal(fake_metal_count.libraries_compiled, before);
+    fake_metal_is.tensor_units = true;
+    assert_tensor(true, plain);
+    if (run_fast("expert_gemm_out_q4_tensor", logits[1], says, sizeof says, &err)) fail_msg("%s", err.message);
+    assert_memory_not_equal(logits[1], plain, sizeof plain); /* so it is what computes */
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        fake_metal_is.wrong_kernel = kernels[i];
+        assert_tensor(false, plain);
+    }
+    fake_metal_is.wrong_kernel = NULL;
+    fake_metal_is.refuses_language_4 = true;
+    assert_tensor(false, plain);
+    fake_metal_is.refuses_language_4 = false;
+    fake_metal_is.next_buffer_error = 3; /* a page fault */
+    assert_int_equal(run_fast(NULL, logits[1], says, sizeof says, &err), CALLA_E_DEVICE);
+    assert_non_null(strstr(err.message, "--without tensor-ops"));
+    assert_clean();
 }
 
 /* ---- two steps under way ---- */
@@ -540,10 +608,12 @@ static void test_counts_are_true(void **state) {
 #define TEST(f) cmocka_unit_test_teardown(f, back_to_normal)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_absent),        TEST(test_refused),           TEST(test_few_threads),    TEST(test_small),     TEST(test_many_memories),
-        TEST(test_split_weights), TEST(test_files_in_place),    TEST(test_library),        TEST(test_residency), TEST(test_late),
-        TEST(test_cut_attention), TEST(test_two_steps),         TEST(test_snapshot),       TEST(test_rollback),  TEST(test_each_failure),
-        TEST(test_read_rate),     TEST(test_counts_of_a_token), TEST(test_counts_are_true)};
+    const struct CMUnitTest tests[] = {TEST(test_absent),         TEST(test_refused),       TEST(test_few_threads),
+                                       TEST(test_small),          TEST(test_many_memories), TEST(test_split_weights),
+                                       TEST(test_files_in_place), TEST(test_library),       TEST(test_residency),
+                                       TEST(test_late),           TEST(test_cut_attention), TEST(test_tensor),
+                                       TEST(test_two_steps),      TEST(test_snapshot),      TEST(test_rollback),
+                                       TEST(test_each_failure),   TEST(test_read_rate),     TEST(test_counts_of_a_token),
+                                       TEST(test_counts_are_true)};
     return cmocka_run_group_tests(tests, first_run, NULL);
 }

@@ -225,20 +225,20 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
     const size_t query_bytes = METAL_QUERIES(n, heads) * sizeof(float);
     const size_t partial_bytes = (size_t)n * heads * splits * METAL_PARTIAL * sizeof(float);
     float *queries = kernel_alloc(query_bytes), *partial = kernel_alloc(partial_bytes);
-    const metal_attention_args a = {.in = DEVICE(f.in),
-                                    .out = DEVICE(f.out),
-                                    .q_gain = DEVICE(q_gain),
-                                    .k_gain = DEVICE(k_gain),
-                                    .kv = DEVICE(cache),
-                                    .partial = DEVICE(partial),
-                                    .queries = DEVICE(queries),
-                                    .in_stride = f.in_stride,
-                                    .out_stride = f.out_stride,
-                                    .heads = heads,
-                                    .kv_heads = kv_heads,
-                                    .first = SHORT,
-                                    .beyond = UINT32_MAX,
-                                    .norm_eps = 1e-6f};
+    metal_attention_args a = {.in = DEVICE(f.in),
+                              .out = DEVICE(f.out),
+                              .q_gain = DEVICE(q_gain),
+                              .k_gain = DEVICE(k_gain),
+                              .kv = DEVICE(cache),
+                              .partial = DEVICE(partial),
+                              .queries = DEVICE(queries),
+                              .in_stride = f.in_stride,
+                              .out_stride = f.out_stride,
+                              .heads = heads,
+                              .kv_heads = kv_heads,
+                              .first = SHORT,
+                              .beyond = UINT32_MAX,
+                              .norm_eps = 1e-6f};
     const kernel_out written[4] = {
         {cache, cache_bytes}, {queries, query_bytes}, {partial, partial_bytes}, {f.out, (size_t)n * f.out_stride * sizeof *f.out}};
     char name[64];
@@ -263,9 +263,13 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t kv_heads, cons
     for (uint32_t g = 0; g < segments; g++)
         for (uint32_t r = 0; rows[g] >= SHORT && r < rows[g]; r += tile_rows)
             seen += positions[g] + (r + tile_rows < rows[g] ? r + tile_rows : rows[g]);
-    for (int fast = 0; fast < 2; fast++) {
+    static const char *const precisions[] = {"exact", "fast", "tensor"};
+    for (int fast = 0; fast < 3; fast++) {
+        a.half_queries = fast > 0;
+        snprintf(name, sizeof name, "attention_write_%s", type);
+        kernel_run(name, &a, sizeof a, &f.step, KERNEL_GRID(heads, n, 1), 32, 0, written, 4);
         f.step.long_splits = splits;
-        snprintf(name, sizeof name, "attention_%s_%s", type, fast ? "fast" : "exact");
+        snprintf(name, sizeof name, "attention_%s_%s", type, precisions[fast]);
         kernel_run(name, &a, sizeof a, &f.step, KERNEL_GRID(METAL_TILES(n, segments), kv_heads, splits), METAL_PREFILL_THREADS,
                    METAL_TG_PREFILL, written, 4);
         const uint64_t scales = kv == CALLA_KV_Q8 ? (HEAD_DIM / 8 - HEAD_DIM / KV_GROUP) * 4 : 0; /* read again with each 8 values */

@@ -182,12 +182,14 @@ static void note(const simt_dispatch_traffic *t) {
     p->weights += weight_bytes;
     p->flops += flops_of(t, weight_bytes, cache_bytes, state_bytes);
     p->dispatches++;
-    if (all > NARROW_BYTES && t->threadgroups < NARROW_THREADGROUPS && !counting->narrow[0] && !has_little_to_share(t->kernel)) {
+    if (part_now < HEAD_PART && (!strncmp(t->kernel, "step_experts_out", 16) || !strcmp(t->kernel, "expert_combine"))) part_now++;
+    if (all <= NARROW_BYTES || t->threadgroups >= NARROW_THREADGROUPS) return;
+    counting->idle_bytes += all * (NARROW_THREADGROUPS - t->threadgroups) / t->threadgroups;
+    if (!counting->narrow[0] && !has_little_to_share(t->kernel)) {
         snprintf(counting->narrow, sizeof counting->narrow, "%s", t->kernel);
         counting->narrow_bytes = all;
         counting->narrow_threadgroups = t->threadgroups;
     }
-    if (part_now < HEAD_PART && (!strncmp(t->kernel, "step_experts_out", 16) || !strcmp(t->kernel, "expert_combine"))) part_now++;
 }
 
 static void count_expert_rows(const traffic_model *m, uint32_t rows, traffic_result *r) {

@@ -45,6 +45,9 @@ typedef struct traffic_result {
      * or with `grids` of any on so few; empty: none. */
     char narrow[64];
     uint64_t narrow_bytes, narrow_threadgroups;
+    /* What a device that needs 128 threadgroups could have moved more while kernels that moved over 1 MB had fewer: at most, since others of
+     * their stage run beside them. */
+    uint64_t idle_bytes;
     uint64_t expert_rows, expert_blocks; /* of all experts of the last layer run, and their blocks of 64; where that is not LAST_LAYER */
 } traffic_result;
 

@@ -5,7 +5,7 @@
   metalc.py fast FILE.metal -o OUT.o  optimized, nothing watched
   metalc.py watched FILE.metal -o OUT.o   every load and store reported to trace.c, undefined behaviour checked
 
-Options: -I DIR, -D NAME=VALUE, --depfile FILE, --asan (of fast: AddressSanitizer and UndefinedBehaviorSanitizer, with their own runtimes; the
+Options: -I DIR, -D NAME=VALUE, --metal4 (language version 4, with tensors), --depfile FILE, --asan (of fast: AddressSanitizer and UndefinedBehaviorSanitizer, with their own runtimes; the
 checks of watched are narrower and need none), --keep FILE (the C++ that was compiled).
 
 The file is preprocessed as Metal would (with __METAL_VERSION__), so it may use Metal's own syntax throughout.  What C++ does not know is
@@ -347,14 +347,15 @@ def thunks(kernels, instances, file):
     return '\n'.join(out)
 
 
-def translate(text, file, check):
+def translate(text, file, check, metal4=False):
     source = Source(text)
     kernels, instances = take_kernels(source)
     rewrite(source)
     for host_name, function, name, at in instances:
         if name not in kernels:
             source.fault(at, f'{name} is instantiated but is no kernel')
-    body = '#include "metal_stdlib.h"\nnamespace {\n' + ''.join(source.tokens)
+    library = '#include "metal_stdlib.h"\n' + ('#include "metal_tensor.h"\n' if metal4 else '')
+    body = library + 'namespace {\n' + ''.join(source.tokens)
     if check: # instances are compiled, thunks (which know no address spaces) are not
         uses = '\n'.join(f'[[maybe_unused]] static auto *const simt_use_{n} = &{function};' for n, (_, function, _, _) in enumerate(instances))
         return body + '\n} // namespace\n' + uses + '\n'
@@ -392,24 +393,28 @@ def main():
     parser.add_argument('-D', dest='define', action='append', default=[])
     parser.add_argument('--depfile')
     parser.add_argument('--asan', action='store_true')
+    parser.add_argument('--metal4', action='store_true')
     parser.add_argument('--keep')
     arguments = parser.parse_args()
     try:
         clang = find_clang()
-        command = [clang, '-E', '-x', 'c++', '-std=c++14', '-nostdinc', '-D__METAL__', '-D__METAL_VERSION__=310', f'-I{HERE}/marker']
+        command = [clang, '-E', '-x', 'c++', '-std=c++14', '-nostdinc', '-D__METAL__',
+                   f'-D__METAL_VERSION__={400 if arguments.metal4 else 310}', f'-I{HERE}/marker']
         command += [f'-I{d}' for d in arguments.include] + [f'-D{d}' for d in arguments.define] + [arguments.file]
         if arguments.depfile:
             command += ['-MD', '-MF', arguments.depfile, '-MT', arguments.out or arguments.file]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             return done.returncode
-        text = translate(done.stdout, os.path.basename(arguments.file), arguments.mode == 'check')
+        text = translate(done.stdout, os.path.basename(arguments.file), arguments.mode == 'check', arguments.metal4)
     except Fault as fault:
         print(fault, file=sys.stderr)
         return 1
     if arguments.keep:
         Path(arguments.keep).write_text(text)
     command = [clang, *COMMON, *MODES[arguments.mode], f'-I{HERE}/simt']
+    if arguments.metal4: # its descriptors of products are arguments of templates
+        command += ['-std=c++20', '-Wno-deprecated-anon-enum-enum-conversion']
     if arguments.asan and arguments.mode == 'fast':
         command += ['-fsanitize=address,undefined', '-fno-sanitize=function,vptr', '-fsanitize-address-use-after-return=never']
     if arguments.mode != 'check':

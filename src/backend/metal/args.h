@@ -9,7 +9,8 @@
  * Formats of weights are template instances: …_q4, …_q8 (MLX affine codes), …_b16 (plain bf16); the group, 32, 64 or 128 inputs, is read
  * from the matrix.  Activations in device memory are f32 everywhere.  Kernels for few rows (step_…) take up to METAL_STEP_ROWS rows that
  * share one reading of the weights, as instances _r1 (one row) and _r8 (1 … 8 rows, t.rows of them), and sum in f32.  Kernels for many rows
- * (the others) are instances _exact (f32 tiles) and _fast (16-bit tiles).  Kernels whose names end in none of these exist once.
+ * (the others) are instances _exact (f32 tiles) and _fast (16-bit tiles); _tensor, beside them, of wide products and of attention, takes
+ * what _fast takes (tensor.metal).  Kernels whose names end in none of these exist once.
  * K and V are instances _kf32, _kb16 and _kq8.
  *
  * Dispatches of one stage run concurrently: none may read what another of the same stage writes.  "stage" below is the model's op. */
@@ -221,12 +222,13 @@ typedef struct metal_attention_args {
     METAL_PTR(const float) k_gain;
     METAL_PTR(uint8_t) kv; /* page 0 of this layer */
     METAL_PTR(float) partial;
-    METAL_PTR(float) queries; /* NULL, or METAL_QUERIES floats: [kv heads][rows][heads of a group][256] */
+    METAL_PTR(float) queries; /* NULL, or METAL_QUERIES floats, or halves in their place: [kv heads][rows][heads of a group][256] */
     uint32_t in_stride, out_stride, heads, kv_heads;
     uint32_t first, beyond; /* of attention_…: rows of the segments that take it */
     uint32_t write;
     float norm_eps;
-    uint32_t first_tile, unused; /* of attention_…, where a dispatch has not all of the tiles */
+    uint32_t first_tile;   /* of attention_…, where a dispatch has not all of the tiles */
+    uint32_t half_queries; /* `queries` are half, as attention_…_fast and _tensor take them */
 } metal_attention_args;
 METAL_SIZE(metal_attention_args, 96);
 /* Tiles are read whole: behind the last query there is room for 64 of whatever value. */
@@ -353,7 +355,7 @@ enum {
     METAL_ATTENTION_ROWS = 8 /* least of a tile */,
     METAL_LONG_SPLIT_POSITIONS = 128 /* least of a split, about */,
     METAL_PREFILL_THREADS = 256,
-    METAL_TG_PREFILL = 28672
+    METAL_TG_PREFILL = 28928
 };
 #define METAL_TILES(rows, segments) ((rows) / METAL_ATTENTION_ROWS + (segments))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """embed.py: the Metal kernels as C arrays: as one source text, which Metal compiles on the user's machine, or as a compiled library.
 
-    embed.py source SOURCE_ROOT OUT.c KERNEL.metal...
+    embed.py source NAME SOURCE_ROOT OUT.c KERNEL.metal...
     embed.py library OUT.c [FILE.metallib]
 
 #include "..." lines are replaced by the file (from SOURCE_ROOT), once each; <...> stay.  Without a file the library has no bytes.
@@ -28,12 +28,12 @@ def array_of(data):
     return '{\n    ' + ',\n    '.join(', '.join(map(str, data[i:i + 24])) for i in range(0, len(data), 24)) + '};\n'
 
 
-def write_source(root, out, *kernels):
+def write_source(name, root, out, *kernels):
     root, seen, lines = Path(root).resolve(), set(), []
     for kernel in kernels:
         lines += expand(Path(kernel).resolve(), root, seen)
     data = [b if b < 128 else b - 256 for b in '\n'.join(lines).encode() + b'\n\0']
-    Path(out).write_text('#include "backend/metal/source.h"\n\nconst char metal_source[] = ' + array_of(data))
+    Path(out).write_text('#include "backend/metal/source.h"\n\nconst char ' + name + '[] = ' + array_of(data))
     depfile = Path(out + '.d')
     depfile.write_text(f'{out}: ' + ' '.join(str(p) for p in sorted(seen)) + '\n')
 

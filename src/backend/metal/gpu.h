@@ -39,6 +39,9 @@ void gpu_release(metal_gpu *g, metal_memory *m);
 /* Takes the library that is embedded, or compiles the embedded source; compiled pipelines that an earlier run has left in the user's cache
  * folder serve either. */
 calla_status gpu_compile(metal_gpu *g, calla_error *err);
+/* Beside them the kernels of Metal 4's tensor operations, where the device has units for these and the system compiles them; false, with a
+ * line in the log unless the device has none: there are none. */
+bool gpu_compile_tensor(metal_gpu *g);
 /* Index of the kernel of that name for gpu_dispatch; asked for before the first step, never within one.  The same name gives the same.
  * threads: of a threadgroup, always so many; the compiler is told, so that it leaves registers for all of them. */
 enum { GPU_MAX_KERNELS = 128 };

@@ -35,7 +35,7 @@ struct metal_gpu {
     id<MTLDevice> device;
     id<MTLCommandQueue> queue;
     id<MTLFence> fence;
-    id<MTLLibrary> library;
+    id<MTLLibrary> library, tensor_library; /* the second nil: none */
     id<MTLBinaryArchive> archive;
     char archive_path[1024]; /* empty: no place to keep kernels */
     bool archive_grew;
@@ -131,6 +131,7 @@ void gpu_close(metal_gpu *g) {
         for (uint32_t i = 0; i < g->n_kernels; i++) [g->kernels[i].pipeline release];
         [g->archive release];
         [g->library release];
+        [g->tensor_library release];
         [(id)g->residency release];
         [g->fence release];
         [g->queue release];
@@ -207,7 +208,7 @@ static void find_archive(metal_gpu *g) {
         strcat(folder, parts[i]);
         if (mkdir(folder, 0755) && errno != EEXIST) return;
     }
-    const uint64_t key = hash(hash(0xcbf29ce484222325, metal_source), [[g->device name] UTF8String]);
+    const uint64_t key = hash(hash(hash(0xcbf29ce484222325, metal_source), metal_tensor_source), [[g->device name] UTF8String]);
     snprintf(g->archive_path, sizeof g->archive_path, "%s/kernels-%016llx.metalarchive", folder, (unsigned long long)key);
 }
 
@@ -231,16 +232,21 @@ static void open_archive(metal_gpu *g) {
     [d release];
 }
 
-static calla_status compile_source(metal_gpu *g, calla_error *err) {
-    NSError *e = nil;
+static id<MTLLibrary> compile(metal_gpu *g, const char *source, MTLLanguageVersion version, NSError **e) {
     MTLCompileOptions *options = [[MTLCompileOptions alloc] init];
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wdeprecated-declarations" /* mathMode is new in macOS 15 */
     [options setFastMathEnabled:NO];
 #pragma clang diagnostic pop
-    [options setLanguageVersion:MTLLanguageVersion3_1];
-    g->library = [g->device newLibraryWithSource:[NSString stringWithUTF8String:metal_source] options:options error:&e];
+    [options setLanguageVersion:version];
+    id<MTLLibrary> library = [g->device newLibraryWithSource:[NSString stringWithUTF8String:source] options:options error:e];
     [options release];
+    return library;
+}
+
+static calla_status compile_source(metal_gpu *g, calla_error *err) {
+    NSError *e = nil;
+    g->library = compile(g, metal_source, MTLLanguageVersion3_1, &e);
     if (g->library) return CALLA_OK;
     log_error("Metal's compiler: %s", text_of(e));
     return error_set(err, CALLA_E_UNSUPPORTED, "the Metal kernels do not compile here (macOS 14 or later is needed): %.300s", text_of(e));
@@ -266,8 +272,24 @@ calla_status gpu_compile(metal_gpu *g, calla_error *err) {
     return status;
 }
 
+/* MTLGPUFamilyApple10 and MTLLanguageVersion4_0 of macOS 26's headers, which need not be those that calla is built with; an older system
+ * knows neither and says no. */
+enum { FAMILY_WITH_TENSOR_UNITS = 1010, LANGUAGE_4_0 = 4 << 16 };
+
+bool gpu_compile_tensor(metal_gpu *g) {
+    if (![g->device supportsFamily:(MTLGPUFamily)FAMILY_WITH_TENSOR_UNITS]) return false;
+    @autoreleasepool {
+        NSError *e = nil;
+        g->tensor_library = compile(g, metal_tensor_source, (MTLLanguageVersion)LANGUAGE_4_0, &e);
+        if (!g->tensor_library) log_warn("the tensor operations are not used: their kernels do not compile here: %s", text_of(e));
+    }
+    return g->tensor_library != nil;
+}
+
 static id<MTLComputePipelineState> make_pipeline(metal_gpu *g, const char *name, uint32_t threads, NSError **e) {
-    id<MTLFunction> function = [g->library newFunctionWithName:[NSString stringWithUTF8String:name]];
+    NSString *text = [NSString stringWithUTF8String:name];
+    id<MTLFunction> function = [g->library newFunctionWithName:text];
+    if (!function) function = [g->tensor_library newFunctionWithName:text];
     if (!function) return nil;
     MTLComputePipelineDescriptor *d = [[MTLComputePipelineDescriptor alloc] init];
     id<MTLComputePipelineState> pipeline = nil;

@@ -13,6 +13,7 @@ enum { ALIGN = 256 };
 
 static const calla_optimization optimizations[] = {
     {"fused-embedding", "the first layer's projections look up a few rows' embeddings themselves"},
+    {"tensor-ops", "matrix units of the M5 multiply many rows (fast precision)"},
     {NULL, NULL},
 };
 
@@ -141,6 +142,7 @@ static calla_status metal_allocate(backend *b, const uint64_t *bytes, calla_erro
     if (status) return status;
     metal_place_scratch(b->s, &b->limits, b->buf[BUF_SCRATCH].address, &b->scratch);
     status = gpu_compile(b->gpu, err);
+    if (!status) status = metal_check_tensor(b, err);
     if (!status) status = metal_prepare(b, err);
     if (status) return status;
     gpu_keep_kernels(b->gpu);
@@ -224,8 +226,11 @@ static const float *metal_logits(backend *b, uint32_t wanted) {
 static const sample_result *metal_sampled(backend *b, uint32_t sample) { return &b->results[sample]; }
 
 static void metal_describe(const backend *b, char *out, size_t n) {
-    snprintf(out, n, "%s, %s, %u dispatches and %u barriers a token", b->facts.name, b->limits.fast ? "fast" : "exact", b->token_dispatches,
-             b->token_barriers);
+    snprintf(out, n, "%s, %s, %u dispatches and %u barriers a token", b->facts.name,
+             b->tensor        ? "fast with tensor operations"
+             : b->limits.fast ? "fast"
+                              : "exact",
+             b->token_dispatches, b->token_barriers);
 }
 
 /* Weights of less than this, of a small model, may stay in the device's caches: their rate is not the memory's. */

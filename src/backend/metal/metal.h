@@ -149,7 +149,7 @@ typedef struct metal_view { /* rows that ops are computed for: a batch, or its w
 
 /* Attention of a long context takes seconds: a command that holds up the desktop for so long is stopped by the system.  So it is cut into
  * commands of at most so many tiles × positions × K/V heads (each 64·256·4 flops; the two are some 1.1 and 0.3 TFLOP). */
-enum { METAL_CUT_TILES = 8, METAL_COMMAND_WORK = 1 << 24, METAL_POLITE_WORK = 1 << 22 };
+enum { METAL_CUT_TILES = 4, METAL_COMMAND_WORK = 1 << 24, METAL_POLITE_WORK = 1 << 22 };
 enum { METAL_LEAST_THREADGROUPS = 128 }; /* of a kernel that moves a megabyte: with fewer, part of a large device is idle */
 
 enum { METAL_RING = 2 }; /* descriptors: of the step under way, and of the next one */
@@ -199,6 +199,7 @@ struct backend {
     metal_noted *noted; /* [6·layers + 2] */
     uint32_t n_noted, most_noted, n_run;
     bool embedding_due, choice_due;            /* of few rows: what waits to be part of the next op */
+    bool tensor;                               /* many rows: wide products by tensor operations */
     uint32_t command_work;                     /* METAL_COMMAND_WORK or METAL_POLITE_WORK */
     uint64_t read_bytes;                       /* of OP_READ */
     uint32_t token_dispatches, token_barriers; /* of one decoded token, attention split */
@@ -209,7 +210,7 @@ struct backend {
 };
 
 /* What --without can turn off; bit i of limits.without. */
-enum { WITHOUT_FUSED_EMBEDDING };
+enum { WITHOUT_FUSED_EMBEDDING, WITHOUT_TENSOR_OPS };
 static inline bool metal_turned_off(const backend *b, uint32_t bit) { return b->limits.without >> bit & 1; }
 
 /* ---- place.c ---- */
@@ -234,6 +235,10 @@ calla_status metal_load(backend *b, void (*progress)(void *user, uint64_t done, 
 /* ---- prepare.c ---- */
 calla_status metal_prepare(backend *b, calla_error *err);
 void metal_prepared_free(backend *b);
+
+/* ---- tensor.c ---- */
+/* Sets `tensor`, where the kernels have shown that they compute here what the reference does.  An error: the device failed at that. */
+calla_status metal_check_tensor(backend *b, calla_error *err);
 
 /* ---- batch.c ---- */
 uint64_t metal_ring_slot_bytes(const model_shape *s, const backend_limits *n);

@@ -187,6 +187,7 @@ static metal_attention_args attention_args(const builder *u) {
                                   .kv_heads = s->kv_heads,
                                   .first = 1,
                                   .beyond = UINT32_MAX,
+                                  .half_queries = b->limits.fast,
                                   .norm_eps = s->norm_eps};
 }
 
@@ -317,14 +318,14 @@ static void rows_input(builder *u, const metal_input *in, uint64_t out, uint32_t
     c->by[1] = BY_ROW_PARTS;
 }
 
+static const char *precision_of(const backend *b, bool wide) { return wide && b->tensor ? "_tensor" : b->limits.fast ? "_fast" : "_exact"; }
+
 /* The wide GEMM, or where its grid would be small the narrow one. */
 static void gemm_calls(builder *u, const char *name, uint32_t outputs, const metal_gemm_args *a) {
-    const char *precision = u->b->limits.fast ? "_fast" : "_exact";
     const uint32_t wide = blocks(a->w.rows, outputs);
-    char format[32];
-    snprintf(format, sizeof format, "%s%s", format_of(&a->w), precision);
     for (int narrow = 0; narrow < 2; narrow++) {
-        char whole[64];
+        char whole[64], format[32];
+        snprintf(format, sizeof format, "%s%s", format_of(&a->w), precision_of(u->b, !narrow));
         snprintf(whole, sizeof whole, "%s%s", name, narrow ? "_narrow" : "");
         metal_call *c = call(u, whole, format, narrow ? METAL_NARROW_THREADS : METAL_GEMM_THREADS, a, sizeof *a);
         c->threadgroup_bytes = narrow ? METAL_TG_NARROW : METAL_TG_GEMM;
@@ -381,7 +382,7 @@ static uint32_t most_cuts(const backend_limits *n) { return blocks(METAL_TILES(n
 /* Attention of short and of long segments; K and V, and in `queries` the queries, are written already. */
 static void many_attend(builder *u, metal_attention_args *a) {
     char format[32];
-    snprintf(format, sizeof format, "%s%s", kv_format(u->b), u->b->limits.fast ? "_fast" : "_exact");
+    snprintf(format, sizeof format, "%s%s", kv_format(u->b), precision_of(u->b, true));
     u->barrier = true;
     step_attention(u, a, IF_SHORT);
     metal_attention_args of_long = *a;
@@ -474,7 +475,7 @@ static void many_route(builder *u) {
 static void many_expert_gemm(builder *u, const char *name, const metal_mat *m, uint32_t outputs) {
     const metal_expert_gemm_args a = expert_gemm_args(u);
     char format[32];
-    snprintf(format, sizeof format, "%s%s", format_of(m), u->b->limits.fast ? "_fast" : "_exact");
+    snprintf(format, sizeof format, "%s%s", format_of(m), precision_of(u->b, true));
     metal_call *c = call(u, name, format, METAL_GEMM_THREADS, &a, sizeof a);
     c->threadgroup_bytes = METAL_TG_GEMM;
     c->grid[0] = blocks(m->rows, outputs);

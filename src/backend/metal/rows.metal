@@ -121,8 +121,13 @@ kernel void attention_write(constant metal_attention_args &a [[buffer(0)]], cons
     }
     if (head < keys) {
         const uint heads = a.heads / a.kv_heads;
-        device float *to = a.queries + (((ulong)(head / heads) * t.rows + row) * heads + head % heads) * ROW_HEAD;
-        for (uint i = 0; i < 8; i++) to[i * 32 + lane] = v[i];
+        const ulong to = (((ulong)(head / heads) * t.rows + row) * heads + head % heads) * ROW_HEAD + lane;
+        for (uint i = 0; i < 8; i++) {
+            if (a.half_queries)
+                ((device half *)a.queries)[to + i * 32] = half(v[i]);
+            else
+                a.queries[to + i * 32] = v[i];
+        }
         return;
     }
     device const metal_segment &segment = t.segment[t.segment_of[row]];

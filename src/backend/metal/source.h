@@ -4,9 +4,10 @@
 
 #include <stdint.h>
 
-extern const char metal_source[]; /* the text of them all, NUL-terminated */
+extern const char metal_source[];        /* the text of them all but tensor.metal, NUL-terminated */
+extern const char metal_tensor_source[]; /* of that one, of language version 4 */
 
-/* The same compiled, where Apple's compiler was there; bytes 0: it was not. */
+/* metal_source compiled, where Apple's compiler was there; bytes 0: it was not. */
 extern const uint8_t metal_library[];
 extern const uint64_t metal_library_bytes;
 

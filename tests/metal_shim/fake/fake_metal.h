@@ -12,6 +12,9 @@ enum { FAKE_METAL_INTERACTIVITY = 14 }; /* of a command that held up the desktop
 typedef struct fake_metal_device {
     bool absent, other_family;
     bool no_residency_sets;                           /* as on macOS 14 */
+    bool tensor_units;                                /* as the M5 */
+    bool refuses_language_4;                          /* the compiler does */
+    const char *wrong_kernel;                         /* does nothing; NULL: none */
     bool refuses_libraries;                           /* that were compiled elsewhere */
     uint64_t working_set_bytes, largest_buffer_bytes; /* 0: 96 GB, 64 GB */
     uint32_t most_threads;                            /* of a pipeline, for want of registers; 0: as many as Metal has at most */

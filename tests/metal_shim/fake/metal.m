@@ -227,8 +227,11 @@ static bool in_residency_set(const FakeBuffer *b) {
 - (void)setFastMathEnabled:(BOOL)on {
     (void)on;
 }
-- (void)setLanguageVersion:(MTLLanguageVersion)version {
-    (void)version;
+- (void)setLanguageVersion:(MTLLanguageVersion)v {
+    version = v;
+}
+- (MTLLanguageVersion)version {
+    return version;
 }
 @end
 
@@ -475,6 +478,7 @@ static uint64_t encoders_begun, encoder_that_ran; /* the last one */
             c->dispatch->reachable = reachable;
             c->dispatch->n_reachable = n_set + c->reachable;
             fake_metal_count.dispatches++;
+            if (fake_metal_is.wrong_kernel && !strcmp(fake_metal_is.wrong_kernel, c->dispatch->kernel)) break;
             if (!simt_run_in_stage(c->dispatch)) return simt_error();
             break;
         case BARRIER:
@@ -675,7 +679,7 @@ static const char library_mark[] = "fake Metal library\n";
     return @"Fake Metal device";
 }
 - (BOOL)supportsFamily:(MTLGPUFamily)family {
-    return family <= MTLGPUFamilyApple7 && !fake_metal_is.other_family;
+    return family <= (fake_metal_is.tensor_units ? 1010 : MTLGPUFamilyApple7) && !fake_metal_is.other_family;
 }
 - (BOOL)hasUnifiedMemory {
     return YES;
@@ -730,9 +734,9 @@ static const char library_mark[] = "fake Metal library\n";
     return [FakeLibrary new];
 }
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)e {
-    (void)options;
+    const bool too_new = fake_metal_is.refuses_language_4 && [(id)options version] > MTLLanguageVersion3_1;
     fake_metal_count.libraries_compiled++;
-    if (!fails("newLibraryWithSource") && [source UTF8String][0]) return [FakeLibrary new];
+    if (!fails("newLibraryWithSource") && !too_new && [source UTF8String][0]) return [FakeLibrary new];
     fake_error(e, 3, "program_source:1:1: error: no such luck");
     return nil;
 }

@@ -74,7 +74,9 @@ enum {
 - (void)requestResidency;
 @end
 
-@interface MTLCompileOptions : NSObject
+@interface MTLCompileOptions : NSObject {
+    MTLLanguageVersion version;
+}
 - (void)setFastMathEnabled:(BOOL)on;
 - (void)setLanguageVersion:(MTLLanguageVersion)version;
 @end

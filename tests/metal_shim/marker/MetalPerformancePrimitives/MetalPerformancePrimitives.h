@@ -1,0 +1,1 @@
+// Present only so that the preprocessor finds it: the library comes with generate.py's output.
