@@ -71,8 +71,9 @@ calla_status bench_measure(bench *b, calla_engine *engine, bench_progress *bar, 
  * by depth, in the order of the entries: a context is processed once, and the runs go on from forks of it, for which the engine needs a
  * second sequence. */
 calla_status bench_run_rounds(bench *b, calla_engine *engine, uint32_t first, uint32_t last, bench_progress *bar, calla_error *err);
-/* Takes the better of these rates and those measured before. */
+/* Measures what the machine reaches now; of this and what was measured before, the better counts. */
 void bench_measure_rates(bench *b, calla_engine *engine);
+void bench_better_rates(bench *b, double read_rate, const calla_dot_rates *dots); /* the same with rates of elsewhere */
 
 /* ---- bench_ablate.c ---- */
 

@@ -54,6 +54,13 @@ static calla_status run_arm(bench_ablation *a, uint32_t arm, uint32_t round, con
     return status;
 }
 
+/* All arms get the best that any of them saw: it is one machine. */
+static void share_rates(bench_ablation *a) {
+    bench *all = a->arms;
+    for (uint32_t i = 1; i < a->n_arms; i++) bench_better_rates(all, a->arms[i].read_rate, &a->arms[i].dots);
+    for (uint32_t i = 1; i < a->n_arms; i++) a->arms[i].read_rate = all->read_rate, a->arms[i].dots = all->dots;
+}
+
 calla_status bench_ablate(const bench *plan, const calla_engine_options *engine, bench_ablation *out, calla_error *err) {
     bench_progress bar = {0};
     *out = (bench_ablation){0};
@@ -65,7 +72,7 @@ calla_status bench_ablate(const bench *plan, const calla_engine_options *engine,
         const uint32_t round = i / out->n_arms, at = i % out->n_arms;
         status = run_arm(out, round % 2 ? out->n_arms - 1 - at : at, round, engine, &bar, err);
     }
-    for (uint32_t i = 1; i < out->n_arms; i++) out->arms[i].read_rate = out->arms[0].read_rate, out->arms[i].dots = out->arms[0].dots;
+    if (status == CALLA_OK) share_rates(out);
     if (status != CALLA_OK) bench_ablation_free(out);
     return status;
 }

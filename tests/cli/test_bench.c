@@ -26,7 +26,7 @@ static struct {
     uint32_t slow_job;    /* this one takes 4 % longer; from 1 */
     uint32_t failing_job; /* from 1 */
     uint32_t short_job;   /* makes one token too few; from 1 */
-    double read_rate[2];
+    double read_rate[8];  /* of the first times that it is measured, then nothing */
     calla_dot_rates dots;
     char without[16][64]; /* of the engines opened */
     uint32_t n_opened, open_engines;
@@ -59,7 +59,7 @@ void calla_engine_get_info(const calla_engine *engine, calla_engine_info *out) {
 
 double calla_engine_read_rate(calla_engine *engine) {
     (void)engine;
-    return world.read_rate[world.rates++ % 2];
+    return world.rates < 8 ? world.read_rate[world.rates++] : 0;
 }
 
 void calla_engine_dot_rates(calla_engine *engine, calla_dot_rates *out) {
@@ -192,7 +192,7 @@ static void figures_follow_from_the_runs(void **state) {
     static bench b;
     calla_error err = {0};
     b = (bench){.entries = {{.prompt = 100, .depth = 50, .decode = 10}}, .n_entries = 1};
-    world.read_rate[0] = world.read_rate[1] = 1e9;
+    world.read_rate[0] = 1e9;
     world.slow_job = 4; /* decoding of the last round */
     world.dots = (calla_dot_rates){.f32 = 1e10, .i8 = 4e10, .used = 1e10};
     assert_int_equal(measure(&b, &err), CALLA_OK);
@@ -212,14 +212,20 @@ static void figures_follow_from_the_runs(void **state) {
     assert_true(bench_figures_of(&b, &b.entries[0]).drift == 0);
 }
 
-static void the_better_read_rate_counts(void **state) {
+/* Measured before each run of both rounds, and at the end; where memory's peak cannot be forgotten, at the end alone. */
+static void the_best_read_rate_counts(void **state) {
     (void)state;
     static bench b;
-    calla_error err = {0};
-    b = (bench){.entries = {{.prompt = 1, .decode = 1}}, .n_entries = 1};
-    world.read_rate[0] = 2e9, world.read_rate[1] = 1e9;
-    assert_int_equal(measure(&b, &err), CALLA_OK);
-    assert_true(world.rates >= 1 && b.read_rate == 2e9);
+    const bool forgets = bench_reset_peak();
+    for (uint32_t best = 0; best < (forgets ? 5 : 1); best++) {
+        calla_error err = {0};
+        reset(NULL);
+        b = (bench){.entries = {{.prompt = 1, .decode = 1}, {.prompt = 2, .decode = 1}}, .n_entries = 2};
+        for (uint32_t i = 0; i < 8; i++) world.read_rate[i] = i == best ? 2e9 : 1e9;
+        assert_int_equal(measure(&b, &err), CALLA_OK);
+        assert_int_equal(world.rates, forgets ? 5 : 1);
+        assert_true(b.read_rate == 2e9);
+    }
 }
 
 static void other_tokens_are_refused(void **state) {
@@ -261,7 +267,7 @@ static void ablation_turns_each_off(void **state) {
     bench_ablation a;
     const calla_engine_options o = {.without = "springs"};
     plan = (bench){.entries = {{.prompt = 10, .decode = 4}, {.prompt = 20, .decode = 4}}, .n_entries = 2};
-    world.read_rate[0] = 3e9, world.read_rate[1] = 2e9;
+    world.read_rate[0] = 2e9, world.read_rate[bench_reset_peak() ? 5 : 1] = 3e9; /* the latter in another arm */
     assert_int_equal(bench_ablate(&plan, &o, &a, &err), CALLA_OK);
     assert_int_equal(world.open_engines + world.open_sessions, 0);
     assert_int_equal(a.n_arms, 3); /* springs are off anyway */
@@ -362,7 +368,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(jobs_are_those_of_the_contract, reset),
         cmocka_unit_test_setup(figures_follow_from_the_runs, reset),
-        cmocka_unit_test_setup(the_better_read_rate_counts, reset),
+        cmocka_unit_test_setup(the_best_read_rate_counts, reset),
         cmocka_unit_test_setup(other_tokens_are_refused, reset),
         cmocka_unit_test_setup(failures_are_passed_on, reset),
         cmocka_unit_test_setup(ablation_turns_each_off, reset),
