@@ -208,5 +208,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_stages),
     };
     const int failed = cmocka_run_group_tests(tests, set_up, tear_down);
-    return test_short() ? failed : failed + cmocka_run_group_tests(q8_tests, set_up_q8, tear_down);
+    if (test_short() || !rig_is_taken(test_data("checkpoints/tiny-c"), CALLA_KV_Q8, true)) return failed;
+    return failed + cmocka_run_group_tests(q8_tests, set_up_q8, tear_down);
 }

@@ -17,11 +17,10 @@ static const char *device(void) {
     return name ? name : "ref";
 }
 
-static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool deterministic,
-                    bool all_rows) {
-    calla_error err;
-    rig r = {.kv = kv};
-    must(weights_open(dir, &r.w, &err), &err);
+static calla_status try_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool deterministic,
+                            bool all_rows, rig *r, calla_error *err) {
+    *r = (rig){.kv = kv};
+    must(weights_open(dir, &r->w, err), err);
     model_options o = {.backend = backend_find(device()),
                        .batch_rows = rows,
                        .max_segments = sequences,
@@ -32,8 +31,27 @@ static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t se
                        .sequences = sequences,
                        .kv_tokens = sequences * (tokens + KV_PAGE_TOKENS),
                        .kv = kv};
-    must(model_open(r.w, &o, &r.m, &err), &err);
+    return model_open(r->w, &o, &r->m, err);
+}
+
+static rig open_rig(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool deterministic,
+                    bool all_rows) {
+    calla_error err;
+    rig r;
+    must(try_rig(dir, tokens, rows, sequences, kv, fast, deterministic, all_rows, &r, &err), &err);
     return r;
+}
+
+bool rig_is_taken(const char *dir, calla_kv kv, bool deterministic) {
+    calla_error err;
+    rig r;
+    const calla_status status = try_rig(dir, KV_PAGE_TOKENS, 1, 1, kv, false, deterministic, false, &r, &err);
+    if (status == CALLA_E_UNSUPPORTED)
+        printf("left out: %s\n", err.message);
+    else
+        must(status, &err);
+    rig_close(&r);
+    return !status;
 }
 
 rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv) {

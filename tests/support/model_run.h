@@ -15,6 +15,8 @@ typedef struct rig {
 rig rig_open(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv);
 /* The same with deterministic sums, in the precision given; all_rows: also in the last layer. */
 rig rig_open_deterministic(const char *dir, uint32_t tokens, uint32_t rows, uint32_t sequences, calla_kv kv, bool fast, bool all_rows);
+/* Whether the backend takes a cache of this kind and, if asked, deterministic sums; where it does not, says so with its reason. */
+bool rig_is_taken(const char *dir, calla_kv kv, bool deterministic);
 void rig_close(rig *r);
 
 /* Appends ids [n] to s in one step and copies the logits of all rows to logits [n][vocabulary] (NULL: wants none but the last row's,
