@@ -34,11 +34,18 @@ static bool read_proc(const char *path, const char *name, char *out, size_t n) {
 }
 #endif
 
+/* Virtual machines hide models behind one name, of which some have half the vector units of others: so with family and model where cpuinfo
+ * has them. */
 static bool read_cpu_name(char *out, size_t n) {
 #if defined(__APPLE__)
     return sysctlbyname("machdep.cpu.brand_string", out, &n, NULL, 0) == 0;
 #elif defined(__linux__)
-    return read_proc("/proc/cpuinfo", "model name", out, n);
+    char family[16], model[16];
+    if (!read_proc("/proc/cpuinfo", "model name", out, n)) return false;
+    const size_t length = strlen(out);
+    if (read_proc("/proc/cpuinfo", "cpu family", family, sizeof family) && read_proc("/proc/cpuinfo", "model\t", model, sizeof model))
+        snprintf(out + length, n - length, " (family %s, model %s)", family, model);
+    return true;
 #else
     (void)out, (void)n;
     return false;
