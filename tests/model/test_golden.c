@@ -26,9 +26,19 @@ typedef struct hidden_check {
     uint32_t seen;
 } hidden_check;
 
-/* Where two experts are so near to each other in float64 that any change of rounding makes a router choose the one or the other (here:
- * prompts in pieces of 384 rows or of 512).  What follows in the sequence has seen that row, and is not compared. */
-static size_t near_tie(int p) { return !strcmp(checkpoint, "tiny-c") && p == 3 ? 516 : SIZE_MAX; }
+/* Where two experts are so near to each other that rounding makes a router choose the one or the other (tools/reference/near_ties.py: the
+ * smallest gaps of float64 logits).  What follows in the sequence has seen that row; of its positions `behind` may differ. */
+static const struct near_tie {
+    int prompt;
+    size_t position;
+    double gap, behind;
+} near_ties[] = {{3, 516, 1.7e-5, 1}, {5, 5095, 7.3e-6, 0.25}};
+
+static const struct near_tie *find_tie(int p, size_t position) {
+    for (size_t i = 0; i < sizeof near_ties / sizeof *near_ties; i++)
+        if (!strcmp(checkpoint, "tiny-c") && near_ties[i].prompt == p && near_ties[i].position == position) return &near_ties[i];
+    return NULL;
+}
 
 static void on_layer(void *user, uint32_t layer, const float *residual, uint32_t rows) {
     hidden_check *c = user;
@@ -63,23 +73,24 @@ static void check_prompt(rig *r, const arrays *ref, int p) {
     float *logits = rig_run(r, ids, (uint32_t)n, CHUNK);
     model_set_probe(r->m, NULL, NULL, NULL);
     double tail_diff = largest_difference(logits + (n - n_tail / V) * V, tail, n_tail), logprob_diff = 0;
-    size_t over = 0;
-    bool tied = false;
+    size_t over = 0, behind = 0, first = n; /* positions beyond the tolerance: of the model, and behind a tie */
+    const struct near_tie *tie = NULL;
     for (size_t t = 0; t + 1 < n; t++) {
         double d = fabs(row_logprob(logits + t * V, V, ids[t + 1]) - (double)logprobs[t]);
         logprob_diff = d <= logprob_diff ? logprob_diff : d;
-        if (!(d <= TOLERANCE) && !over && t == near_tie(p)) {
-            tied = true;
-            break;
-        }
-        over += !(d <= TOLERANCE);
+        if (d <= TOLERANCE) continue;
+        first = t < first ? t : first;
+        if (!over && !tie) tie = find_tie(p, t);
+        ++*(tie ? &behind : &over);
     }
     print_message("%s p%d: %zu tokens, logits %.1e, log-probabilities %.1e, hidden %.1e (%u layers)\n", checkpoint, p, n, tail_diff,
                   logprob_diff, check.worst, check.seen);
-    assert_true(tied || tail_diff <= TOLERANCE);
+    if (first < n) print_message("%zu of %zu positions beyond %.0e, the first %zu\n", over + behind, n - 1, TOLERANCE, first);
+    if (tie) print_message("there a router's gap is %.1e; of the positions behind, %zu are beyond\n", tie->gap, behind);
+    assert_true((tie && tie->behind >= 1) || tail_diff <= TOLERANCE);
     /* tiny-c's numbers are float64: in float32 a near tie of a router may fall to the other side, once in some thousand positions */
-    print_message("%zu of %zu positions beyond %.0e\n", over, n - 1, TOLERANCE);
-    assert_true(tied || over * 4000 <= n);
+    assert_true(over * 4000 <= n);
+    assert_true(!tie || (double)behind <= tie->behind * (double)(n - tie->position));
     assert_true(check.worst <= TOLERANCE);
     if (hidden) assert_int_equal(check.seen, check.layers);
     free(ids), free(tail), free(logprobs), free(hidden), free(logits);
