@@ -128,7 +128,10 @@ def ask(world, path, body, parse, key, read=None):
         return refuse(status, headers, text)
     got = parse(text)
     if world.expect(key, got) != got:
-        raise Wrong(f'{key}: {got} instead of {world.expect(key, got)}')
+        if world.repeats:
+            raise Wrong(f'{key}: {got} instead of {world.expect(key, got)}')
+        with world.lock:
+            world.counts['other words'] += 1
     return 'answered'
 
 
