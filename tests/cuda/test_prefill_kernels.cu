@@ -80,7 +80,7 @@ static const cuda_device &step_device(uint32_t parts) {
         d = device_of_parts(parts);
         CUDA(linear_prepare(&d));
         CUDA(moe_rows_prepare());
-        CUDA(attention_prepare());
+        CUDA(attention_prepare(&d));
     }
     d.parts = parts;
     return d;

@@ -445,10 +445,12 @@ __global__ void __launch_bounds__(THREADS, 2) attention_bf16_kernel(const __grid
 
 template <bool EXACT> void run(const step_attention *a, bool early, cudaStream_t stream) {
     const uint32_t splits = step_attention_splits(a->rows);
-    if (a->clusters && splits >= CLUSTER)
-        launch_clusters(attention_bf16_kernel<EXACT, true>, CLUSTER, dim3(splits / CLUSTER * CLUSTER, a->kv.kv_heads, a->rows), THREADS,
-                        sizeof(share), early, stream, *a);
-    else
+    if (a->clusters && splits >= CLUSTER) {
+        /* No more than run at once: a few that have to wait for the others double the time. */
+        const uint32_t fit = a->clusters / (a->kv.kv_heads * a->rows), n = fit < 1 ? 1 : fit < splits / CLUSTER ? fit : splits / CLUSTER;
+        launch_clusters(attention_bf16_kernel<EXACT, true>, CLUSTER, dim3(n * CLUSTER, a->kv.kv_heads, a->rows), THREADS, sizeof(share),
+                        early, stream, *a);
+    } else
         launch(attention_bf16_kernel<EXACT, false>, dim3(splits, a->kv.kv_heads, a->rows), THREADS, sizeof(share), early, stream, *a);
 }
 
@@ -460,10 +462,23 @@ void run_attention_bf16(const step_attention *a, bool early, cudaStream_t stream
 
 } // namespace calla
 
-cudaError_t attention_prepare(void) {
+cudaError_t attention_prepare(cuda_device *d) {
     using namespace calla;
     cudaError_t e = allow_shared(attention_bf16_kernel<true, true>, sizeof(share));
     if (!e) e = allow_shared(attention_bf16_kernel<true, false>, sizeof(share));
     if (!e) e = allow_shared(attention_bf16_kernel<false, true>, sizeof(share));
-    return e ? e : allow_shared(attention_bf16_kernel<false, false>, sizeof(share));
+    if (!e) e = allow_shared(attention_bf16_kernel<false, false>, sizeof(share));
+    int has = 0;
+    if (!e) e = cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, 0);
+    if (e || !has) return e;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = CLUSTER, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(CLUSTER), config.blockDim = dim3(THREADS), config.dynamicSmemBytes = sizeof(share);
+    config.attrs = &attribute, config.numAttrs = 1;
+    int n = 0;
+    e = cudaOccupancyMaxActiveClusters(&n, attention_bf16_kernel<true, true>, &config);
+    d->clusters = (uint32_t)n;
+    return e;
 }

@@ -42,10 +42,9 @@ static calla_status find_device(backend *b, calla_error *err) {
     b->device = (cuda_device){.multiprocessors = (uint32_t)p.multiProcessorCount,
                               .shared_bytes = (uint32_t)shared - 16384, /* the kernels' own static memory */
                               .parts = b->limits.fast ? 2 : 3,
-                              .early = p.major >= 9 && !turned_off(&b->limits, WITHOUT_EARLY),
-                              .clusters = p.major >= 9};
+                              .early = p.major >= 9 && !turned_off(&b->limits, WITHOUT_EARLY)};
     if ((e = linear_prepare(&b->device)) || (e = moe_prepare(&b->device)) || (e = moe_rows_prepare()) || (e = gdn_prepare()) ||
-        (e = attention_prepare()))
+        (e = attention_prepare(&b->device)))
         return error_set(err, CALLA_E_DEVICE,
                          "the kernels do not run on %s: %s; they were compiled for compute capability 8.0, 9.0 and 12.0", p.name,
                          cudaGetErrorString(e));

@@ -12,8 +12,8 @@ namespace calla {
 namespace {
 
 static_assert(STEP_MAX_TOP_K <= TOP_K_MOST, "");
-constexpr uint32_t WARPS = 8, THREADS = WARPS * WARP, IN_THREADS = THREADS + WARP; /* one more finds the expert */
-constexpr uint32_t OUT_WARPS = 18;                                                 /* two chunks of eight experts and the shared one */
+constexpr uint32_t WARPS = 8, THREADS = WARPS * WARP, OUT_WARPS = 18; /* of the latter: two chunks of eight experts and the shared one */
+static_assert(THREADS == TOP_K_EXPERTS, "");
 
 /* Two row tiles side by side, over the chunks that a warp takes. */
 struct tile_sums {
@@ -82,31 +82,31 @@ __global__ void __launch_bounds__(THREADS, 4) route_rows_kernel(const __grid_con
 }
 
 /* Block (row tile, choice). */
-__global__ void __launch_bounds__(IN_THREADS, 2) experts_in_row_kernel(const __grid_constant__ step_moe a) {
+__global__ void __launch_bounds__(THREADS, 2) experts_in_row_kernel(const __grid_constant__ step_moe a) {
     __shared__ tile_sums h;
-    __shared__ choose_share choose;
-    __shared__ uint32_t chosen;
+    __shared__ block_choice chosen;
     const uint32_t choice = blockIdx.y, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const uint32_t cols = a.gate.cols, chunks = chunks_of(a.gate), n = warp < chunks ? tiles_of(a.gate, warp) : 0;
     const auto at = find_chunk<STEP_NORM>(a.in, 0, cols, n ? warp : 0);
     const size_t index = index_of(a.gate, 0, blockIdx.x, warp), of_expert = (size_t)a.gate.row_tiles * a.gate.col_tiles;
-    const float *logits = a.logits;
+    const float *logit = a.logits + threadIdx.x;
     uint32_t experts = a.router.rows;
-    have(logits), have(experts);
+    have(logit), have(experts);
     wait_inputs();
     launch_dependents();
+    const uint32_t key = threadIdx.x < experts ? key_of(__ldcg(logit)) : 0;
+    chunk_values values;
+    load_chunk<STEP_NORM>(at, values);
+    rank_in_warp(key, choice, chosen);
+    __syncthreads();
+    find_choice(choice, chosen);
     int_input q;
     float squares = 0, v0 = 0, v1 = 0;
-    if (warp == WARPS) {
-        const top_choice best = warp_choose(logits, experts, choice + 1, choose);
-        if (lane == choice) chosen = best.expert;
-    } else if (n) {
-        take_input<STEP_NORM>(at, q, squares);
-        squares = sum_lanes<32>(squares);
-    }
+    spread_words(make_words<STEP_NORM>(at, values, squares), q);
+    squares = sum_lanes<32>(squares);
     __syncthreads();
     if (n) {
-        const size_t first = chosen * of_expert + index;
+        const size_t first = chosen.expert * of_expert + index;
         uint4 code[2][CHUNK];
         uint32_t scale[2][2] = {};
 #pragma unroll
@@ -121,11 +121,9 @@ __global__ void __launch_bounds__(IN_THREADS, 2) experts_in_row_kernel(const __g
         v0 = scale_sums(sum_codes([&](uint32_t t) { return code[0][t]; }, q), scale[0][0], scale[0][1], n, q);
         v1 = scale_sums(sum_codes([&](uint32_t t) { return code[1][t]; }, q), scale[1][0], scale[1][1], n, q);
     }
-    if (warp < WARPS) {
-        h.put(0, v0);
-        h.put(1, v1);
-        if (lane == 0) h.squares[warp] = squares;
-    }
+    h.put(0, v0);
+    h.put(1, v1);
+    if (lane == 0) h.squares[warp] = n ? squares : 0.0f;
     __syncthreads();
     const uint32_t o = threadIdx.x, i = blockIdx.x * TILE_OUT + o;
     if (o >= TILE_OUT || i >= a.gate.rows) return;
@@ -209,7 +207,7 @@ void step_run_moe_in(const cuda_device *d, const step_moe *a, bool early, cudaSt
     if (a->rows > 1)
         run_moe_many_in(a, d->multiprocessors, early, stream);
     else
-        launch(experts_in_row_kernel, dim3(a->gate.row_tiles, a->top_k), IN_THREADS, 0, early, stream, *a);
+        launch(experts_in_row_kernel, dim3(a->gate.row_tiles, a->top_k), THREADS, 0, early, stream, *a);
 }
 
 void step_run_moe_out(const step_moe *a, bool early, cudaStream_t stream) {

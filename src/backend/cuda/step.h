@@ -19,7 +19,7 @@ typedef struct cuda_device { /* what grids depend on */
     uint32_t multiprocessors, shared_bytes /* most of one block */;
     uint32_t parts; /* bf16 numbers that stand for a float of a row: 2 (fast) or 3 (exact) */
     bool early;     /* dependent launch is there */
-    bool clusters;  /* and clusters of blocks */
+    uint32_t clusters; /* of attention's blocks that run at once; 0: there are none */
 } cuda_device;
 
 /* Set what the kernels ask of shared memory; once per device. */
@@ -27,7 +27,7 @@ cudaError_t linear_prepare(const cuda_device *device);
 cudaError_t moe_prepare(const cuda_device *device);
 cudaError_t moe_rows_prepare(void);
 cudaError_t gdn_prepare(void);
-cudaError_t attention_prepare(void);
+cudaError_t attention_prepare(cuda_device *device); /* and counts clusters */
 
 /* Where the input of a product comes from; what is done to it on the way stands beside. */
 typedef enum step_source {
@@ -151,10 +151,10 @@ typedef struct step_attention {
     float *partial;     /* step_attention_partial_floats */
     uint32_t *counters; /* [rows][kv heads][STEP_MAX_GROUP], zero */
     uint32_t in_stride, out_stride, heads, rows, segments, most_rows;
-    bool clusters; /* the device has clusters of blocks */
-    bool exact;    /* weights of values keep more than bf16 */
-    bool gated;    /* out has gone through the gate */
-    bool single;   /* every segment has one row: its key is written on the way; else step_run_attention_write goes before */
+    uint32_t clusters; /* of the device */
+    bool exact;        /* weights of values keep more than bf16 */
+    bool gated;        /* out has gone through the gate */
+    bool single;       /* every segment has one row: its key is written on the way; else step_run_attention_write goes before */
     float norm_eps;
 } step_attention;
 uint32_t step_attention_splits(uint32_t rows);
