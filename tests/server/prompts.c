@@ -1,6 +1,7 @@
 /* prompts.c: see prompts.h. */
 #include "prompts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,16 @@ char *prompts_from_chat(const char *body) {
     char *out = prompts_render(&r.conversation);
     conversation_free(&r.conversation);
     return out;
+}
+
+char *prompts_recorded(const char *agent, size_t *n) {
+    char place[64], *body = NULL;
+    calla_error err;
+    snprintf(place, sizeof place, "server/requests/%s.json", agent);
+    char *path = path_join(getenv("CALLA_TEST_DATA"), place);
+    if (file_read(path, 1 << 20, &body, n, &err)) fail_msg("%s", err.message);
+    mem_free(path);
+    return body;
 }
 
 size_t prompts_count_turns(conversation *c) {

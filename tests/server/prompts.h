@@ -15,6 +15,8 @@ const calla_engine_info *prompts_info(void);
 char *prompts_render(conversation *c);
 /* The same of a body of the chat dialect. */
 char *prompts_from_chat(const char *body);
+/* A request recorded from an agent (tests/conformance/record.mjs) [n], the caller's. */
+char *prompts_recorded(const char *agent, size_t *n);
 /* How many turns begin in it, by control tokens, the answer's included. */
 size_t prompts_count_turns(conversation *c);
 

@@ -3,10 +3,8 @@
 #include "unit.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/map.h"
 #include "base/memory.h"
 #include "prompts.h"
 #include "server/messages.h"
@@ -293,11 +291,10 @@ static void test_tools_of_unknown_kinds_are_left_out(void **state) {
 static void test_what_an_agent_sends(void **state) {
     (void)state;
     static const char *const roles[] = {"system", "user", "system", "assistant", "tool"};
-    char *path = path_join(getenv("CALLA_TEST_DATA"), "server/requests/claude-code.json"), *body = NULL;
     size_t n = 0;
+    char *body = prompts_recorded("claude-code", &n);
     conversation c = {0};
     api_error e = {0};
-    assert_int_equal(file_read(path, 1 << 20, &body, &n, NULL), CALLA_OK);
     conversation_init(&c, prompts_info());
     if (!messages_request_read(&c, body, n, &e)) fail_msg("%s", e.message);
     assert_int_equal(json_object_array_length(c.messages), sizeof roles / sizeof *roles);
@@ -311,7 +308,6 @@ static void test_what_an_agent_sends(void **state) {
     assert_int_equal(prompts_count_turns(&c), 6); /* these and the answer's */
     conversation_free(&c);
     mem_free(body);
-    mem_free(path);
 }
 
 static void test_what_is_refused_names_the_field(void **state) {

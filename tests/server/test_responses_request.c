@@ -2,10 +2,8 @@
  * dialect. */
 #include "unit.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/map.h"
 #include "base/memory.h"
 #include "prompts.h"
 #include "server/responses_request.h"
@@ -240,12 +238,10 @@ static void test_mapping_of_tools(void **state) {
 /* The second request of a tool turn as Codex 0.171.0 sends it, its texts replaced by filler of the same length. */
 static void test_a_recorded_request(void **state) {
     (void)state;
-    char *path = path_join(getenv("CALLA_TEST_DATA"), "server/requests/codex.json"), *body = NULL;
     size_t n = 0;
-    calla_error err;
+    char *body = prompts_recorded("codex", &n);
     responses_request r = {0};
     api_error e = {0};
-    if (file_read(path, 1 << 20, &body, &n, &err)) fail_msg("%s", err.message);
     if (!read_body(&r, body, NULL, &e)) fail_msg("%s", e.message);
     assert_int_equal(r.n_tools, 12); /* five of them in a namespace */
     assert_true(r.encrypted_reasoning && !r.store && r.conversation.stream);
@@ -254,7 +250,6 @@ static void test_a_recorded_request(void **state) {
     assert_int_equal(prompts_count_turns(&r.conversation), 6); /* system, two of the user, assistant, tool, and the answer's */
     close_body(&r);
     mem_free(body);
-    mem_free(path);
 }
 
 int main(void) {
