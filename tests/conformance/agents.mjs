@@ -29,7 +29,7 @@ export async function inFolder(fn) {
 }
 
 // Runs [program, …arguments] in the folder, which is also its home; resolves to what it printed.
-export function runAgent(folder, command, { env = {}, limit = 120_000 } = {}) {
+export function runAgent(folder, command, { env = {}, limit = 240_000 } = {}) {
   const nowhere = 'http://127.0.0.1:9'; // whoever wants more than the server finds a closed door
   const child = spawn(command[0], command.slice(1), {
     cwd: folder,

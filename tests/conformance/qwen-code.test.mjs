@@ -12,25 +12,35 @@ import { required, startServer, stopAfterTaking } from './server.mjs';
 const QWEN = fileURLToPath(new URL('node_modules/@qwen-code/qwen-code/cli.js', import.meta.url));
 const skip = !existsSync(NODE22) && 'Node 22 is not there';
 
-// One run: the result that it reports.
-const qwen = (url, prompt, more = [], look = () => {}) =>
+// One run with nothing but the settings: what it printed, and what `look` finds in its folder.
+const run = (url, prompt, more = [], look = () => {}) =>
   inFolder(async (folder) => {
-    const lines = (await settingsOf('Qwen Code', 'sh', url)).matchAll(/^export (\w+)=(.*)$/gm);
-    const env = Object.fromEntries([...lines].map(([, name, value]) => [name, value]));
-    await mkdir(join(folder, '.qwen')); // what it does on its own account afterwards only takes time
-    await writeFile(join(folder, '.qwen', 'settings.json'), JSON.stringify({ memory: { enableManagedAutoMemory: false } }));
-    const run = await runAgent(folder, [NODE22, QWEN, '-p', prompt, '--output-format', 'json', ...more], { env });
-    assert.equal(run.code, 0, `${run.stdout}\n${run.stderr}`);
-    const events = JSON.parse(run.stdout);
-    const result = events.findLast((event) => event.type === 'result');
-    assert.equal(result?.is_error, false, run.stdout);
-    return { ...result, looked: await look(folder), said: run.stdout };
+    const settings = JSON.parse(await settingsOf('Qwen Code', 'json', url));
+    const quiet = { memory: { enableManagedAutoMemory: false } }; // what it does on its own account afterwards only takes time
+    await mkdir(join(folder, '.qwen'));
+    await writeFile(join(folder, '.qwen', 'settings.json'), JSON.stringify({ ...settings, ...quiet }));
+    const ended = await runAgent(folder, [NODE22, QWEN, '-p', prompt, ...more]);
+    assert.equal(ended.code, 0, `${ended.stdout}\n${ended.stderr}`);
+    return { said: ended.stdout, looked: await look(folder) };
   });
+
+// One turn: the result that it reports.
+async function qwen(url, prompt, more = [], look) {
+  const { said, looked } = await run(url, prompt, ['--output-format', 'json', ...more], look);
+  const result = JSON.parse(said).findLast((event) => event.type === 'result');
+  assert.equal(result?.is_error, false, said);
+  return { ...result, looked, said };
+}
 
 describe('scripted engine', { skip }, () => {
   let server;
   before(async () => (server = await startServer([required('CALLA_SCRIPTED_SERVER'), `${required('CALLA_MODELS')}/pocket`, '131072'])));
   after(() => stopAfterTaking(server));
+
+  test('the window is the one of the settings', async () => {
+    const { said } = await run(server.url, '/context');
+    assert.match(said, /Context window: 131\.1k tokens/);
+  });
 
   test('a text turn', async () => {
     const { result, usage, said } = await qwen(server.url, 'I greet.</think>\n\nHello from the script.');
@@ -40,8 +50,8 @@ describe('scripted engine', { skip }, () => {
 
   test('a tool turn', async () => {
     // The result of the tool is what the script says next (an answer without text is asked for again and again); the quotes keep the tag out of
-    // the call itself, which comes back in the result.
-    const command = `printf made > made.txt; printf 'I read.</thi''nk>Seen by the model.'`;
+    // the call itself, which comes back in the result.  Of a command that ends at once the agent sometimes sees no output.
+    const command = `printf made > made.txt; printf 'I read.</thi''nk>Seen by the model.'; sleep 1`;
     const call = `<tool_call>\n<function=run_shell_command>\n<parameter=command>\n${command}\n</parameter>\n<parameter=is_background>\nfalse\n</parameter>\n</function>\n</tool_call>`;
     const { result, looked, stats, said } = await qwen(server.url, `I run it.</think>\n\n${call}`, ['--yolo'], (folder) => readFile(join(folder, 'made.txt'), 'utf8'));
     assert.equal(looked, 'made', said);
