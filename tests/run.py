@@ -130,7 +130,8 @@ def compile_cuda(llhttp_dir):
     if not shutil.which('nvcc'):
         return None, 'compiling the CUDA backend: nvcc is not installed', 0
     started, builder = time.monotonic(), Builder('cuda', llhttp_dir)
-    for card, targets in (('80', ['src/cli/calla', 'tests/cuda/test_prefill_kernels']), ('90a', ['src/backend/cuda/rows.o'])):
+    programs = ['measure_stages', *(f'test_{n}' for n in ('accuracy', 'answers', 'device', 'failing_server', 'far', 'layers', 'prefill_kernels', 'sampling'))]
+    for card, targets in (('80', ['src/cli/calla', *(f'tests/cuda/{p}' for p in programs)]), ('90a', ['src/backend/cuda/rows.o'])):
         # -O1: this is about nvcc, and the C files were optimized in variant gcc
         if not builder.configure('gcc', ['--buildtype=plain', '-Doptimization=1', '-Dcuda=enabled', '-Dmetal=disabled', f'-Dgpu_arch={card}']):
             return None, f'compiling the CUDA backend: nvcc is there, but something that it needs is not:\n{builder.last_lines()}', 0
