@@ -159,7 +159,7 @@ static inline cuda_device device_of_parts(uint32_t parts) {
     CUDA(cudaGetDeviceProperties(&p, 0));
     CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
     d.multiprocessors = (uint32_t)p.multiProcessorCount, d.shared_bytes = (uint32_t)shared - 16384;
-    d.clusters = p.major >= 9, d.parts = parts;
+    d.parts = parts;
     return d;
 }
 

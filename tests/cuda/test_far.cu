@@ -231,7 +231,7 @@ struct attention_run {
 
 /* Rows of one cache, each a sequence of its own that sees stop[r] keys, the last of which is its own. */
 static attention_run prepare_attention(const cuda_kv &kv, uint32_t base, const queries &q, const vector<uint32_t> &stop, bool exact,
-                                       bool clusters) {
+                                       uint32_t clusters) {
     const uint32_t rows = (uint32_t)stop.size(), pages = (stop.back() + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     attention_run run;
     vector<uint32_t> table(pages), positions, segment_of;
@@ -291,7 +291,7 @@ template <typename T> static void check_own(const char *name, const kv_cache<T> 
 }
 
 template <typename T>
-static void check_attention(const kv_cache<T> &c, const queries &q, const vector<uint32_t> &stop, bool exact, bool clusters,
+static void check_attention(const kv_cache<T> &c, const queries &q, const vector<uint32_t> &stop, bool exact, uint32_t clusters,
                             uint32_t step) {
     const uint32_t rows = (uint32_t)stop.size(), keys = stop.back();
     char name[96];
@@ -559,19 +559,21 @@ static vector<uint32_t> eight_rows(uint32_t keys) {
 static void check_needles(void) {
     const uint32_t most = is_small ? 2500 : 262144, odd = is_small ? 2003 : 200003, few = is_small ? 1000 : 256;
     const queries q = make_queries();
-    const bool clusters = device_of_parts(2).clusters;
+    cuda_device d = device_of_parts(2);
+    CUDA(attention_prepare(&d));
+    const uint32_t clusters = d.clusters;
     {
         const kv_cache<uint16_t> c = make_cache<uint16_t>(most);
         check_attention(c, q, {most}, false, clusters, is_small ? 1000 : 32); /* first: own keys of other checks lie elsewhere */
         check_attention(c, q, {odd}, false, clusters, is_small ? 1000 : 32);
-        check_attention(c, q, {most}, true, clusters, few);
-        check_attention(c, q, {most}, false, false, few);
+        check_attention(c, q, {most}, true, clusters, is_small ? 1000 : 32);
+        check_attention(c, q, {most}, false, 0, few);
         check_attention(c, q, eight_rows(most), false, clusters, few * 2);
         check_attention(c, q, {most / 128}, false, clusters, 32); /* one cluster, nothing through memory */
         check_prompt_attention(c, q, most, 48, few * 4);
     }
     const kv_cache<float> c = make_cache<float>(most);
-    check_attention(c, q, {most}, true, false, few);
+    check_attention(c, q, {most}, true, 0, few);
 }
 
 int main(int argc, char **argv) {
@@ -581,7 +583,6 @@ int main(int argc, char **argv) {
     cudaDeviceProp p;
     CUDA(cudaGetDeviceProperties(&p, 0));
     printf("%s, sm_%d%d\n", p.name, p.major, p.minor);
-    CUDA(attention_prepare());
     if (is_small || chosen("rotary")) check_rotary();
     if (is_small || chosen("needles")) check_needles();
     if (chosen("memory")) check_copy_page(), check_far_products(), check_far_experts();
