@@ -16,24 +16,26 @@ typedef struct route {
     const char *allow;                 /* its verbs; HEAD goes with GET */
     const completion_dialect *dialect; /* or handle */
     void (*handle)(connection *c);
+    const char *help; /* one line for the documentation */
 } route;
 
 static const route routes[] = {
-    {"/v1/chat/completions", false, "POST", &chat_dialect, NULL},
-    {"/v1/messages", false, "POST", &messages_dialect, NULL},
-    {"/v1/messages/count_tokens", false, "POST", &messages_count_dialect, NULL},
-    {"/v1/responses", false, "POST", &responses_dialect, NULL},
-    {"/v1/responses/", true, "GET, HEAD, DELETE", NULL, responses_handle_one},
-    {"/v1/completions", false, "POST", &text_completion_dialect, NULL},
-    {"/tokenize", false, "POST", &tokenize_dialect, NULL},
-    {"/detokenize", false, "POST", &detokenize_dialect, NULL},
-    {"/apply-template", false, "POST", &apply_template_dialect, NULL},
-    {"/v1/models", false, "GET, HEAD", NULL, models_handle_list},
-    {"/v1/models/", true, "GET, HEAD", NULL, models_handle_one},
-    {"/", false, "GET, HEAD", NULL, root_handle},
-    {"/health", false, "GET, HEAD", NULL, health_handle},
-    {"/props", false, "GET, HEAD", NULL, props_handle},
-    {"/metrics", false, "GET, HEAD", NULL, metrics_handle},
+    {"/v1/chat/completions", false, "POST", &chat_dialect, NULL, "OpenAI's chat."},
+    {"/v1/messages", false, "POST", &messages_dialect, NULL, "Anthropic's messages."},
+    {"/v1/messages/count_tokens", false, "POST", &messages_count_dialect, NULL, "How many tokens the prompt of such a request has."},
+    {"/v1/responses", false, "POST", &responses_dialect, NULL, "OpenAI's responses."},
+    {"/v1/responses/", true, "GET, HEAD, DELETE", NULL, responses_handle_one,
+     "A response that was to be stored, as long as it is remembered; `/input_items` behind it: what it answers."},
+    {"/v1/completions", false, "POST", &text_completion_dialect, NULL, "Text goes on, without a chat template."},
+    {"/tokenize", false, "POST", &tokenize_dialect, NULL, "Text as token ids."},
+    {"/detokenize", false, "POST", &detokenize_dialect, NULL, "Token ids as text."},
+    {"/apply-template", false, "POST", &apply_template_dialect, NULL, "The prompt that a request of the chat dialect makes."},
+    {"/v1/models", false, "GET, HEAD", NULL, models_handle_list, "What is served, with its context window."},
+    {"/v1/models/", true, "GET, HEAD", NULL, models_handle_one, "One of them."},
+    {"/", false, "GET, HEAD", NULL, root_handle, "The server's name and version."},
+    {"/health", false, "GET, HEAD", NULL, health_handle, "Whether requests are taken."},
+    {"/props", false, "GET, HEAD", NULL, props_handle, "What answers are computed with."},
+    {"/metrics", false, "GET, HEAD", NULL, metrics_handle, "What was counted, for Prometheus: see [operations.md](operations.md)."},
 };
 
 static const route *find(const http_request *request) {
@@ -138,6 +140,12 @@ size_t routes_index(const http_request *request) {
 }
 
 const char *routes_path(size_t index) { return index < sizeof routes / sizeof *routes ? routes[index].path : "other"; }
+
+void routes_print(FILE *out) {
+    fprintf(out, "| path | methods | what |\n| --- | --- | --- |\n");
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        fprintf(out, "| `%s%s` | %s | %s |\n", routes[i].path, routes[i].prefix ? "{id}" : "", routes[i].allow, routes[i].help);
+}
 
 void routes_write_error(const http_request *request, const api_error *e, buffer *out) {
     const route *r = request->method ? find(request) : NULL; /* no method: the request line was not even read */

@@ -2,6 +2,8 @@
 #ifndef CALLA_SERVER_ROUTES_H
 #define CALLA_SERVER_ROUTES_H
 
+#include <stdio.h>
+
 #include "server/connection.h"
 
 /* Headers are in: false with e filled in for an unknown path (404), another method (405, *allow says which), a body that is not JSON
@@ -16,6 +18,8 @@ void routes_write_error(const http_request *request, const api_error *e, buffer 
 /* The number of the request's route, and the path of a number as the table has it: "other" of all that are beyond it. */
 size_t routes_index(const http_request *request);
 const char *routes_path(size_t index);
+/* The table in Markdown, for docs/api.md. */
+void routes_print(FILE *out);
 
 /* The handlers that are no completions, one file each. */
 void models_handle_list(connection *c);   /* GET /v1/models */

@@ -1,11 +1,12 @@
-/* print_params.c: the tables of request fields as Markdown, for tools/api/update.py: "## NAME", a table of the fields that are honoured, and
- * lists of those that are refused and without effect. */
+/* print_params.c: the tables of paths and of request fields as Markdown, for tools/api/update.py: "## NAME", then of fields a table of those that
+ * are honoured, and lists of those that are refused and without effect. */
 #include <stdio.h>
 #include <string.h>
 
 #include "server/chat.h"
 #include "server/messages.h"
 #include "server/responses_request.h"
+#include "server/routes.h"
 #include "server/text_completion.h"
 #include "server/text_routes.h"
 
@@ -60,6 +61,8 @@ static void print_table(const char *name, const param_table *table) {
 }
 
 int main(void) {
+    printf("## paths\n");
+    routes_print(stdout);
     print_table("common", &conversation_params);
     print_table("foreign", &foreign_params);
     print_table("chat", &chat_params);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of request fields into docs/api.md, between "<!-- NAME -->" and "<!-- end -->".
+"""Writes the tables of paths and request fields into docs/api.md, between "<!-- NAME -->" and "<!-- end -->".
 
 usage: update.py PRINT_PARAMS DOC [--check]
 PRINT_PARAMS is the program built from print_params.c.  --check changes nothing and fails if the document is not current.
