@@ -14,7 +14,7 @@ const command_spec command_table[COMMAND_COUNT] = {
                                 "thoughts go, dimmed, to the terminal, never into a file or pipe. Ctrl-C ends the answer.",
                      .example = "calla run --no-think --temperature 0 \"What is the capital of France?\""},
     [COMMAND_SERVE] = {.name = "serve",
-                       .summary = "serve the model over HTTP, in OpenAI's form",
+                       .summary = "serve the model over HTTP, in the forms of OpenAI and Anthropic",
                        .details =
                            "Prints its address and a curl line to try. SIGTERM or Ctrl-C lets answers finish for a while, then cancels "
                            "them; a second one cancels at once. To listen on more than this machine, give it keys (--key-file); for "

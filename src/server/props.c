@@ -10,8 +10,8 @@ void props_handle(connection *c) {
     buffer body = {0};
     buffer_printf(
         &body,
-        "{\"default_generation_settings\":{\"n_ctx\":%u,\"params\":{\"temperature\":%.9g,\"top_k\":%u,\"top_p\":%.9g,\"min_p\":%.9g,"
-        "\"presence_penalty\":%.9g,\"frequency_penalty\":%.9g,\"repeat_penalty\":%.9g}},\"total_slots\":%u,\"model_alias\":",
+        "{\"default_generation_settings\":{\"n_ctx\":%u,\"params\":{\"temperature\":%.7g,\"top_k\":%u,\"top_p\":%.7g,\"min_p\":%.7g,"
+        "\"presence_penalty\":%.7g,\"frequency_penalty\":%.7g,\"repeat_penalty\":%.7g}},\"total_slots\":%u,\"model_alias\":",
         i->context_tokens, (double)d->temperature, d->top_k, (double)d->top_p, (double)d->min_p, (double)d->presence_penalty,
         (double)d->frequency_penalty, (double)d->repetition_penalty, i->max_sequences);
     json_append_str(&body, i->model_name);
