@@ -378,6 +378,23 @@ static void test_pings_during_a_long_prompt(void **state) {
     mem_free(json);
 }
 
+/* A30: a list can only be sent whole. */
+static void test_pings_while_an_argument_is_withheld(void **state) {
+    (void)state;
+    reply r;
+    char *json =
+        body_json("@token=40 <tool_call>\n<function=edit>\n<parameter=edits>\n"
+                  "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]\n</parameter>\n</function>\n</tool_call>",
+                  "\"stream\":true,\"tools\":[{\"name\":\"edit\",\"input_schema\":{\"properties\":{\"edits\":{\"type\":\"array\"}}}}]");
+    post(json, &r);
+    outcome o = read_stream(&r);
+    assert_string_equal(o.blocks.data, "tool_use edit({\"edits\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]});");
+    assert_in_range(o.pings, 1, 5);
+    outcome_free(&o);
+    reply_free(&r);
+    mem_free(json);
+}
+
 static void test_progress_is_told_when_asked_for(void **state) {
     (void)state;
     reply r;
@@ -420,6 +437,7 @@ int main(void) {
         cmocka_unit_test(test_half_a_surrogate_pair_is_no_reason_to_refuse),
         cmocka_unit_test(test_a_failure_in_a_stream_is_an_error_event),
         cmocka_unit_test(test_pings_during_a_long_prompt),
+        cmocka_unit_test(test_pings_while_an_argument_is_withheld),
         cmocka_unit_test(test_progress_is_told_when_asked_for),
         cmocka_unit_test(test_the_root_answers),
     };
