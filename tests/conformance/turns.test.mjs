@@ -1,5 +1,5 @@
-// Conversations of several turns on the pocket model, in each dialect and with the official clients: the prompt of a turn is that of the turn before
-// with the answer as it was generated, so that only what is new has to be computed.
+// What users of other servers reported and only a model can show, on the pocket model with the official clients: conversations of several turns,
+// penalties, budgets of thoughts, and clients that leave.  The numbers are those of the project's case log.
 import Anthropic from '@anthropic-ai/sdk';
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
@@ -38,7 +38,7 @@ const dialects = {
   },
 };
 
-// A36.
+// A36: the prompt of a turn is that of the turn before with the answer as it was generated, so that only what is new has to be computed.
 describe('a turn adds to the prompt of the turn before its answer and the next question', () => {
   for (const [name, ask] of Object.entries(dialects))
     for (const thinking of [false, true])
@@ -82,6 +82,14 @@ test('a penalty changes the answer, and the reply names it', async () => {
   const free = await ask(0);
   assert.equal(await ask(0), free);
   assert.notEqual(await ask(2), free);
+});
+
+// A34: the control token, not its letters; and A35: then an answer comes.
+test("a budget closes the thought by the model's own token", async () => {
+  const request = { model: 'pocket', temperature: 0, max_tokens: 40, logprobs: true, thinking_budget: 3, messages: [{ role: 'user', content: QUESTIONS[0] }] };
+  const { message, logprobs } = (await openai.chat.completions.create(request)).choices[0];
+  assert.deepEqual(logprobs.content.slice(3, 6).map((entry) => entry.token), ['\n', '</think>', '\n\n']);
+  assert.ok(message.reasoning_content && message.content, JSON.stringify(message));
 });
 
 // A29: the client of a long prompt leaves: the work stops, others are served, and the prompt can be sent again.
