@@ -2,11 +2,12 @@
 """mutations.py: one fault planted for each thing that the CUDA tests are to see; the test that is named must fail, and say so.
 
 usage: mutations.py build BUILD [NAME…]      every mutant, as programs in BUILD/mutants (a build folder with the cuda backend)
+       mutations.py check                    that each can still be planted
        mutations.py list BUILD               the names of those that are there
        mutations.py run BUILD NAME           0: each of its tests has seen it.  Needs an NVIDIA GPU
 
-A mutant is a copy of a source in which a text has been replaced: it must be there exactly once, or the build fails, since a fault that is no
-longer planted proves nothing.
+A mutant is a copy of a source in which a text has been replaced: it must be there exactly once, since a fault that is no longer planted proves
+nothing.
 """
 import os
 import re
@@ -19,26 +20,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = 'src/backend/cuda/'
-NEEDLES, SMALL_FAR, CUTS = 'tests/cuda/test_far needles', 'tests/cuda/test_far small', 'tests/model/test_cuts'
+ROW, SMALL_FAR, CUTS = 'tests/cuda/test_far row', 'tests/cuda/test_far small', 'tests/model/test_cuts'
 GOLDEN, LAYERS = 'tests/model/test_golden tiny-a 0 8', 'tests/cuda/test_layers models/pocket 256 1e-2'
 
 # name: (source, text, what stands in its place, objects made of it, [(test, what it must say)])
 MUTANTS = {
     'needle-at-start': ('attention_bf16.cu', 'if (key0 + at[i] >= k.last) s[i]', 'if (key0 + at[i] >= k.last || key0 + at[i] == 0) s[i]',
-                        ['attention_bf16'], [(NEEDLES, r'FAIL .* bf16.*needle.*missed, the first at 0 ')]),
+                        ['attention_bf16'], [(ROW, r'FAIL .* bf16.*needle.*missed, the first at 0 ')]),
     'needle-at-edge': ('attention_bf16.cu', 'const uint32_t last = min(first + split.per, n);',
                        'const uint32_t last = min(first + split.per, n) - (blockIdx.x == 3);', ['attention_bf16'],
-                       [(NEEDLES, r'FAIL .* bf16.*needle.*missed, the first at [1-9]')]),
-    'needle-at-end': ('attention_bf16.cu', 'own_rows(k, key0, h.own[0], keys);', '', ['attention_bf16'], [(NEEDLES, r'FAIL .*own key')]),
+                       [(ROW, r'FAIL .* bf16.*needle.*missed, the first at [1-9]')]),
+    'needle-at-end': ('attention_bf16.cu', 'own_rows(k, key0, h.own[0], keys);', '', ['attention_bf16'], [(ROW, r'FAIL .*own key')]),
     'rotary-in-float': ('rows.cu', 'sincos(a.batch.positions[row] * a.rate[threadIdx.x],',
                         'sincos((double)((float)a.batch.positions[row] * (float)a.rate[threadIdx.x]),', ['rows'], [('tests/cuda/test_far rotary', 'FAIL rotary angles')]),
     'page-offset-of-32-bits': ('attention.cuh', 'return page * page_elements(kv) +', 'return (uint32_t)(page * page_elements(kv)) +',
-                               ['attention_step'], [(NEEDLES, r'FAIL attention f32.*behind 2\^32')]),
+                               ['attention_step'], [('tests/cuda/test_far f32', r'FAIL attention f32.*behind 2\^32')]),
     'weight-offset-of-32-bits': ('rows.cu', 'const size_t tile = (size_t)(row / 16) * w.col_tiles + k / 64;',
                                  'const size_t tile = ((size_t)(row / 16) * w.col_tiles + k / 64) % (1u << 23);', ['rows'],
                                  [('tests/cuda/test_far memory', r'FAIL embedding behind 2\^32')]),
     'prompt-sees-ahead': ('prefill_attention.cu', '> last[i / 2]) s[n * 4 + i]', '> last[i / 2] + 1) s[n * 4 + i]', ['prefill_attention'],
-                          [('tests/cuda/test_prefill_kernels check', r'FAIL attention ')]),
+                          [('tests/cuda/test_prefill_kernels small', r'FAIL attention ')]),
     'state-lost-between-steps': ('gdn_step.cu', 'const bool fresh = seg.slot_src == NO_SLOT;',
                                  'const bool fresh = seg.slot_src == NO_SLOT || seg.first_position == 100;', ['gdn_step'],
                                  [(CUTS, 'logits differ'), ('tests/model/test_state', 'logits differ')]),
@@ -46,7 +47,7 @@ MUTANTS = {
                            'const batch_segment seg = a.batch.segment[0];', ['attention_step'], [(CUTS, 'logits differ')]),
     'scores-by-another-scale': ('attention_step.cu', '= x[i] * 0.0625f;', '= x[i] * 0.0600f;', ['attention_step'], [(GOLDEN, 'Failure')]),
     'inputs-of-4-bits': ('int_gemv.cuh', 'high[i] = __byte_perm(__byte_perm(x + 128', 'high[i] = 0xF0F0F0F0u & __byte_perm(__byte_perm(x + 128',
-                         ['linear'], [('tests/cuda/test_accuracy', 'TOO FAR'), (LAYERS, 'at most')]),
+                         ['linear'], [('tests/cuda/test_accuracy 8', 'TOO FAR'), (LAYERS, 'at most')]),
     'penalty-reversed': ('sampling.cu', 'x[id] = x[id] > 0 ? __fdiv_rn', 'x[id] = x[id] < 0 ? __fdiv_rn', ['sampling'],
                          [('tests/cuda/test_sampling', r' [1-9]\d* wrong'), ('tests/cuda/test_answers', 'the same up to')]),
     'written-beyond': ('rows.cu', 'k < a.hidden; k += THREADS) a.residual', 'k < a.hidden + 1; k += THREADS) a.residual', ['rows'],
@@ -118,19 +119,25 @@ def link(build, program, compiled, objects, out):
     run_in(build, words[:at] + ['-o', str(out)] + objects + words[at + 2:])  # objects in front of an archive that has the build's own
 
 
-def plant(build, name, compiled):
-    file, text, other, objects, tests = MUTANTS[name]
-    folder = Path(build).resolve() / 'mutants' / name
+def mutated(name):
+    """The source as a whole, with the fault in it."""
+    file, text, other = MUTANTS[name][:3]
     original = (ROOT / CUDA / file).read_text()
     if original.count(text) != 1:
         sys.exit(f'{name}: {CUDA}{file} has its text {original.count(text)} times: plant the fault anew')
+    return original.replace(text, other)
+
+
+def plant(build, name, compiled):
+    file, _, _, objects, tests = MUTANTS[name]
+    folder = Path(build).resolve() / 'mutants' / name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch)
         (source / CUDA).mkdir(parents=True)
         for path in (ROOT / CUDA).iterdir():
             if path.suffix in ('.h', '.cuh') or path.stem in objects:
-                (source / CUDA / path.name).write_text(original.replace(text, other) if path.name == file else path.read_text())
+                (source / CUDA / path.name).write_text(mutated(name) if path.name == file else path.read_text())
         made = [compile_object(build, source, o, source / f'{o}.o') for o in objects]
         for program in {program_of(test) for test, _ in tests}:
             link(build, program, compiled, made, folder / Path(program).name)
@@ -167,6 +174,8 @@ def run(build, name):
 def main():
     if len(sys.argv) >= 3 and sys.argv[1] == 'build':
         build_all(sys.argv[2], sys.argv[3:])
+    elif sys.argv[1:] == ['check']:
+        print(sum(bool(mutated(name)) for name in MUTANTS), 'faults can be planted')
     elif len(sys.argv) == 3 and sys.argv[1] == 'list':
         folder = Path(sys.argv[2]) / 'mutants'
         print('\n'.join(n for n in MUTANTS if (folder / n).is_dir()))

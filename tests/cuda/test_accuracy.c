@@ -1,7 +1,7 @@
 /* test_accuracy.c: what fast precision costs, whatever kernels a token goes through: the whole distribution after each token beside that of
  * the cpu in float32, as KL per token; and the same for exact precision on the device.
  *
- * usage: test_accuracy          pocket's 16 windows of 1,024 tokens: mean at most 1.5e-4, and no token beyond 0.5
+ * usage: test_accuracy [N]      pocket's first 8 or 16 [16] windows of 1,024 tokens: mean at most 1.5e-4, and no token beyond 0.5
  *        test_accuracy tiny-b…  a few tokens of these checkpoints: all kernels of a whole model, for compute-sanitizer
  *
  * Eight sequences go through each checkpoint as prompts, one row at a time, all eight at once, and in batches that mix rows of prompts with
@@ -143,6 +143,8 @@ static texts open_texts(const weights *w, uint32_t length) {
     return x;
 }
 
+static uint32_t windows = 16;
+
 static void test_pocket(void **state) {
     (void)state;
     enum { WINDOW = 1024, WINDOWS = 16 };
@@ -155,7 +157,7 @@ static void test_pocket(void **state) {
     assert_int_equal(n, WINDOW * WINDOWS + 1);
     if (weights_open(test_models("pocket"), &w, &err)) fail_msg("%s", err.message);
     texts x = open_texts(w, WINDOW);
-    for (uint32_t i = 0; i < WINDOWS; i += SEQUENCES) {
+    for (uint32_t i = 0; i < windows; i += SEQUENCES) {
         x.ids = ids + (size_t)i * WINDOW;
         find_wanted(&x);
         run(&x, SEQUENCES, WINDOW, device(), false, PROMPTS, &exact);
@@ -203,5 +205,6 @@ static void test_checkpoints(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest pocket[] = {cmocka_unit_test(test_pocket)}, checkpoints[] = {cmocka_unit_test(test_checkpoints)};
     names = argv + 1;
-    return argc > 1 ? cmocka_run_group_tests(checkpoints, NULL, NULL) : cmocka_run_group_tests(pocket, NULL, NULL);
+    if (argc > 1 && atoi(argv[1])) windows = (uint32_t)atoi(argv[1]) == SEQUENCES ? SEQUENCES : 2 * SEQUENCES;
+    return argc > 1 && !atoi(argv[1]) ? cmocka_run_group_tests(checkpoints, NULL, NULL) : cmocka_run_group_tests(pocket, NULL, NULL);
 }

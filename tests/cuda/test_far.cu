@@ -2,7 +2,8 @@
  * every place where they could be cut; rotary angles at the last position; K/V pages, weights and experts that lie more than 2^32 bytes and
  * elements behind the pointer.  A program of its own, for a machine with a GPU: prints a line for each check and `N passed, N failed`.
  *
- *     test_far [needles | rotary | memory | small]     small: needles in a short context, for compute-sanitizer
+ *     test_far [needles | row | f32 | rotary | memory | small]     row: of the needles, those of one row in fast precision; f32: those of a
+ *                                                                  cache in f32; small: all in a short context, for compute-sanitizer
  *
  * The needle is a key that is alike to all queries, so that its weight is about that of all others together: losing it changes the output
  * by half, counting it twice by a third.  What a 32-bit offset would reach in place of what is meant is filled with NaN. */
@@ -556,36 +557,39 @@ static vector<uint32_t> eight_rows(uint32_t keys) {
     return stop;
 }
 
-static void check_needles(void) {
-    const uint32_t most = is_small ? 2500 : 262144, odd = is_small ? 2003 : 200003, few = is_small ? 1000 : 256;
+static void check_needles(bool only_row) {
+    const uint32_t most = is_small ? 2500 : 262144, odd = is_small ? 2003 : 200003, few = is_small ? 1000 : 256, all = is_small ? 1000 : 32;
     const queries q = make_queries();
+    const kv_cache<uint16_t> c = make_cache<uint16_t>(most);
     cuda_device d = device_of_parts(2);
     CUDA(attention_prepare(&d));
-    const uint32_t clusters = d.clusters;
-    {
-        const kv_cache<uint16_t> c = make_cache<uint16_t>(most);
-        check_attention(c, q, {most}, false, clusters, is_small ? 1000 : 32); /* first: own keys of other checks lie elsewhere */
-        check_attention(c, q, {odd}, false, clusters, is_small ? 1000 : 32);
-        check_attention(c, q, {most}, true, clusters, is_small ? 1000 : 32);
-        check_attention(c, q, {most}, false, 0, few);
-        check_attention(c, q, eight_rows(most), false, clusters, few * 2);
-        check_attention(c, q, {most / 128}, false, clusters, 32); /* one cluster, nothing through memory */
-        check_prompt_attention(c, q, most, 48, few * 4);
-    }
-    const kv_cache<float> c = make_cache<float>(most);
-    check_attention(c, q, {most}, true, 0, few);
+    check_attention(c, q, {most}, false, d.clusters, all); /* first: own keys of other checks lie elsewhere */
+    if (only_row) return;
+    check_attention(c, q, {odd}, false, d.clusters, all);
+    check_attention(c, q, {most}, true, d.clusters, all);
+    check_attention(c, q, {most}, false, 0, few);
+    check_attention(c, q, eight_rows(most), false, d.clusters, few * 2);
+    check_attention(c, q, {most / 128}, false, d.clusters, 32); /* one cluster, nothing through memory */
+    check_prompt_attention(c, q, most, 48, few * 4);
+}
+
+static void check_needles_f32(void) {
+    const uint32_t most = is_small ? 2500 : 262144;
+    check_attention(make_cache<float>(most), make_queries(), {most}, true, 0, is_small ? 1000 : 256);
 }
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    const auto chosen = [what](const char *part) { return !*what || !strcmp(what, part); };
-    is_small = !strcmp(what, "small");
+    const auto is = [what](const char *part) { return !strcmp(what, part); };
+    is_small = is("small");
     cudaDeviceProp p;
     CUDA(cudaGetDeviceProperties(&p, 0));
     printf("%s, sm_%d%d\n", p.name, p.major, p.minor);
-    if (is_small || chosen("rotary")) check_rotary();
-    if (is_small || chosen("needles")) check_needles();
-    if (chosen("memory")) check_copy_page(), check_far_products(), check_far_experts();
+    const bool all = !*what || is_small;
+    if (all || is("rotary")) check_rotary();
+    if (all || is("needles") || is("row")) check_needles(is("row"));
+    if (all || is("needles") || is("f32")) check_needles_f32();
+    if (!*what || is("memory")) check_copy_page(), check_far_products(), check_far_experts();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
