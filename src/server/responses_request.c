@@ -254,10 +254,11 @@ static void add_string(conversation *c, json_object *string) {
     conversation_text(c, json_object_get_string(string), (size_t)json_object_get_string_len(string));
 }
 
-/* Content of a message or output of a tool: a string or parts. */
+/* Content of a message or output of a tool: a string or parts.  Tools and the assistant may have said nothing, as in chat. */
 static bool add_content(reading *in, json_object *content, const char *field) {
     conversation *c = &in->r->conversation;
     char where[96];
+    if (!content && (c->role == ROLE_ASSISTANT || c->role == ROLE_TOOL)) return true;
     snprintf(where, sizeof where, "%s.%s", in->where, field);
     if (json_object_is_type(content, json_type_string)) {
         add_string(c, content);

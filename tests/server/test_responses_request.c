@@ -204,6 +204,16 @@ static void test_what_is_no_text_is_noted(void **state) {
         "<tool_response>\n[image omitted: text-only server]\n</tool_response>");
 }
 
+static void test_nothing_said_is_no_reason_to_refuse(void **state) {
+    (void)state;
+    assert_same(
+        "{\"input\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null},{\"type\":\"function_call\",\"name\":"
+        "\"f\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"output\":null}]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{"
+        "\"name\":"
+        "\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":null}]}");
+}
+
 /* A26. */
 static void test_content_never_becomes_a_turn(void **state) {
     (void)state;
@@ -263,6 +273,7 @@ int main(void) {
         cmocka_unit_test(test_tools_of_namespaces_and_free_text),
         cmocka_unit_test(test_what_is_left_out_is_named),
         cmocka_unit_test(test_what_is_no_text_is_noted),
+        cmocka_unit_test(test_nothing_said_is_no_reason_to_refuse),
         cmocka_unit_test(test_content_never_becomes_a_turn),
         cmocka_unit_test(test_mapping_of_tools),
         cmocka_unit_test(test_a_recorded_request),
