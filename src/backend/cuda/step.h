@@ -17,8 +17,8 @@ enum { STEP_ROWS = 8, STEP_MAX_COLS = 4096, STEP_MAX_PARTS = 4, STEP_MAX_TOP_K =
 
 typedef struct cuda_device { /* what grids depend on */
     uint32_t multiprocessors, shared_bytes /* most of one block */;
-    uint32_t parts; /* bf16 numbers that stand for a float of a row: 2 (fast) or 3 (exact) */
-    bool early;     /* dependent launch is there */
+    uint32_t parts;    /* bf16 numbers that stand for a float of a row: 2 (fast) or 3 (exact) */
+    bool early;        /* dependent launch is there */
     uint32_t clusters; /* of attention's blocks that run at once; 0: there are none */
 } cuda_device;
 
