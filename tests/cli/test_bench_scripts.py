@@ -32,7 +32,7 @@ if arguments == ['--help']:
     print('  -d, --n-depth <n>  (default: 0)' if family == 'llama.cpp' else '  -gp <pp,tg>  (default: )')
     sys.exit(0)
 given = dict(zip(arguments[::2], arguments[1::2]))
-assert given['-o'] == 'json' and given['-m'] == 'model.gguf' and given['-r'] == '1', given
+assert given['-o'] == 'json' and given['-m'].endswith('/model.gguf') and given['-r'] == '1', given
 assert ('-d' in given) <= (family == 'llama.cpp') and ('-gp' in given) <= (family != 'llama.cpp'), given
 tests = []
 def add(prompt, made, depth, speed, label):
@@ -162,7 +162,9 @@ class Fixture(CommandTest):
         return path
 
     def compare(self, other, *more, **environment_changes):
-        return self.compare_with(['--llama-bench', other, '--gguf', 'model.gguf'], *more, **environment_changes)
+        gguf = self.folder / 'model.gguf'
+        gguf.touch()
+        return self.compare_with(['--llama-bench', other, '--gguf', gguf], *more, **environment_changes)
 
     def compare_with(self, other, *more, **environment_changes):
         return script(COMPARE, '--calla', command.CALLA, '--model', POCKET, *other, '--out', self.folder / 'out', '--calla-flags=--device ref',
@@ -192,8 +194,10 @@ class Compare(Fixture):
         self.assertRegex(result.stdout, r'(?m)^\| 4 \| 96 \| decode \| [\d.]+ ± [\d.]+ \| 19\.0 ± 0\.0 \| [\d.]+ \| – \|$')
 
     def test_ik_llama_cpp(self):
-        result = self.compare(self.other('ik'), '--prompt', '4', '--depth', '0,96', '--flags=-ub 2048', '--name', 'ik_llama.cpp', '--rounds', '1')
+        result = self.compare(self.other('ik'), '--prompt', '4', '--depth', '0,96', '--flags=-ub 2048', '--name', 'ik_llama.cpp', '--rounds', '1',
+                              '--reread')
         data = self.rows(result)
+        self.assertIn('1 rounds in turns, read anew', result.stdout)
         self.assertEqual(result.stderr.count('\n+ '), 2)  # one process for the prompt and what is made after it
         self.assertEqual([r['other'] for r in data['rows']], [100, 19.96, None, 19])  # it has no prompt after a context
         self.assertEqual(data['tried'], {})
