@@ -28,28 +28,14 @@ void avx2_prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, fl
     }
 }
 
-/* Σ of a group's 64 products in 8 lanes */
-static inline __m256i group_dot(__m256i low, __m256i high, const int8_t *q8) {
-    const __m256i a = _mm256_maddubs_epi16(low, _mm256_loadu_si256((const __m256i *)q8)),
-                  b = _mm256_maddubs_epi16(high, _mm256_loadu_si256((const __m256i *)(q8 + 32)));
-    return _mm256_madd_epi16(_mm256_add_epi16(a, b), _mm256_set1_epi16(1));
-}
-
-/* One row against a transposed group: two runs of eight pairs in 16 bits, each then widened. */
-static inline __m256i row_dot(const __m256i w[16], const int8_t *q8) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sum = _mm256_setzero_si256();
-    for (uint32_t half = 0; half < 2; half++) {
-        __m256i s = _mm256_setzero_si256();
-        for (uint32_t j = half * 8; j < half * 8 + 8; j++) {
-            int32_t v;
-            memcpy(&v, q8 + 4 * (size_t)j, 4);
-            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(w[j], _mm256_set1_epi32(v)));
-        }
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(s, ones));
-    }
+/* Not intrinsics: gcc 12 would make all products of a tile first, add them as a tree, and keep them in memory meanwhile. */
+static inline __m256i add_products(__m256i sum, __m256i codes, __m256i x) {
+    __m256i pairs;
+    __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(pairs) : "x"(codes), "x"(x));
     return sum;
 }
+
+static inline __m256i widened(__m256i sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 
 #define Q8(name) avx2_##name
 #include "backend/cpu/x86/q8_avx2.h"

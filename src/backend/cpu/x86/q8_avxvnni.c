@@ -4,21 +4,8 @@
 
 #include "backend/cpu/x86/avx2.h"
 
-static inline __m256i group_dot(__m256i low, __m256i high, const int8_t *q8) {
-    const __m256i a = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), low, _mm256_loadu_si256((const __m256i *)q8));
-    return _mm256_dpbusd_avx_epi32(a, high, _mm256_loadu_si256((const __m256i *)(q8 + 32)));
-}
-
-/* Two chains, since one sum after the other would wait for the last. */
-static inline __m256i row_dot(const __m256i w[16], const int8_t *q8) {
-    __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (uint32_t j = 0; j < 16; j++) {
-        int32_t v;
-        memcpy(&v, q8 + 4 * (size_t)j, 4);
-        sum[j % 2] = _mm256_dpbusd_avx_epi32(sum[j % 2], w[j], _mm256_set1_epi32(v));
-    }
-    return _mm256_add_epi32(sum[0], sum[1]);
-}
+static inline __m256i add_products(__m256i sum, __m256i codes, __m256i x) { return _mm256_dpbusd_avx_epi32(sum, codes, x); }
+static inline __m256i widened(__m256i sum) { return sum; }
 
 #define Q8(name) avxvnni_##name
 #include "backend/cpu/x86/q8_avx2.h"
