@@ -32,7 +32,7 @@ static const struct near_tie {
     int prompt;
     size_t position;
     double gap, behind;
-} near_ties[] = {{3, 516, 1.7e-5, 1}, {5, 5095, 7.3e-6, 0.25}};
+} near_ties[] = {{3, 516, 1.7e-5, 1}, {5, 5095, 7.3e-6, 0.25}, {5, 5140, 7.6e-5, 0.25}};
 
 static const struct near_tie *find_tie(int p, size_t position) {
     for (size_t i = 0; i < sizeof near_ties / sizeof *near_ties; i++)
