@@ -182,6 +182,7 @@ static void cuda_copy_page(backend *b, uint32_t src, uint32_t dst, uint32_t toke
 static calla_status cuda_begin(backend *b, const row_batch *batch, calla_error *err) {
     b->batch = batch;
     b->at ^= 1;
+    b->whole = NULL;
     b->wanted = batch->wanted;
     b->n_noted = b->n_run = 0;
     b->logits_here = false;

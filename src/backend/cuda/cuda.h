@@ -42,6 +42,8 @@ typedef struct cuda_scratch { /* views into BUF_SCRATCH */
     float *squares;           /* [rows][value heads][GDN_PARTS]: of the delta net's output */
     uint64_t *best;           /* [wanted][STEP_HEAD_BLOCKS] */
     int32_t *picked;          /* [samples] */
+    float *gathered;          /* [wanted][hidden]: rows of the residual on their way together */
+    float *last_rotary;       /* [wanted][64]: of the wanted rows */
     float *adjusted;          /* [samples][vocabulary] and [samples][SAMPLING_SPANS]: of sampling */
     float *span_largest;
     uint32_t *counters; /* zero between kernels: route [rows], attention [rows][kv heads][STEP_MAX_GROUP], head [1] */
@@ -85,6 +87,9 @@ struct backend {
     uint8_t *host_batch, *device_batch;
     uint64_t batch_bytes;
     cuda_batch on_device;
+    /* NULL; once the last layer goes on with the wanted rows alone, the batch of all rows: batch and on_device are of the wanted ones */
+    const row_batch *whole;
+    cuda_batch whole_on_device, last_on_device;
     uint32_t wanted;
     bool decoding; /* every segment is one row, all wanted, few: a graph */
     bool prompt;   /* many rows with bf16 activations */

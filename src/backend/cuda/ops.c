@@ -1,5 +1,8 @@
 /* ops.c: each composite op as kernels: for a few rows and in exact precision those of step.h, for many rows the prompt's.
  *
+ * In the last layer a batch goes on with its wanted rows alone once keys and values of all are projected (row_batch.last); where that leaves
+ * few, they take the kernels of few rows.
+ *
  * In a prompt, activations between ops are bf16 in the scratch buffers, and segments of a few rows (others' decoding beside the prompt)
  * take the mixers of step.h. */
 #include "backend/cuda/cuda.h"
@@ -53,17 +56,65 @@ static void run_head(backend *b, bool early) {
 
 /* ---- mixers ---- */
 
-static void run_mixer_in(backend *b, const cuda_layer *l, bool early) {
+/* Outputs first … end - 1 of a matrix as one of their own; `first` is at a tile's edge. */
+static cuda_mat rows_of_mat(cuda_mat m, uint32_t first, uint32_t end) {
+    const uint64_t tiles = (uint64_t)(first / 16) * m.col_tiles;
+    m.codes += tiles * cuda_tile_bytes(m.bits) / sizeof *m.codes;
+    if (m.scales) m.scales += tiles * m.subs * 16;
+    m.rows = end - first;
+    m.row_tiles = (m.rows + 15) / 16;
+    return m;
+}
+
+/* The input projections, as far as their columns lie in first … end - 1. */
+static void project_columns(backend *b, const cuda_layer *l, uint32_t first, uint32_t end, bool early) {
     const uint32_t rows = b->batch->rows, H = b->s->hidden, stride = shape_mixer_in_values(b->s);
     if (b->prompt) rows_run_norm_bf16(f32(b, BUF_RESIDUAL), l->norm_mixer, b->s->norm_eps, H, rows, b->scratch.input, b->stream);
     for (uint32_t i = 0; i < l->mixer_in.n; i++) {
-        float *out = f32(b, BUF_MIXER_IN) + l->mixer_in.column[i];
-        const step_linear a = {.w = l->mixer_in.mat[i], .in = norm_input(b, l->norm_mixer), .out = out, .out_stride = stride, .rows = rows};
+        const cuda_mat *whole = &l->mixer_in.mat[i];
+        const uint32_t column = l->mixer_in.column[i], from = first > column ? first - column : 0,
+                       to = end - column < whole->rows ? end - column : whole->rows;
+        if (column >= end || from >= to) continue;
+        float *out = f32(b, BUF_MIXER_IN) + column + from;
+        const step_linear a = {
+            .w = rows_of_mat(*whole, from, to), .in = norm_input(b, l->norm_mixer), .out = out, .out_stride = stride, .rows = rows};
         if (b->prompt)
             cuda_gemm(&a.w, b->scratch.input, H, out, stride, rows, false, b->stream);
         else
             step_run_linear(&b->device, &a, early, b->stream);
     }
+}
+
+/* Whether a batch leaves the rows that nobody wants behind: not where so many are wanted that they stay a prompt. */
+static bool goes_on_with_last(const backend *b, uint32_t layer) {
+    const row_batch *last = b->batch->last;
+    return last && layer + 1 == b->s->layers && b->s->is_attention[layer] && !(b->prompt && last->rows >= CUDA_PROMPT_ROWS);
+}
+
+static void keep_wanted_rows(backend *b) {
+    const uint32_t H = b->s->hidden, rows = b->batch->wanted;
+    if (rows) {
+        rows_run_gather(b->scratch.rotary, b->on_device.wanted_row, ROTARY_DIM, rows, b->scratch.last_rotary, b->stream);
+        rows_run_gather(f32(b, BUF_RESIDUAL), b->on_device.wanted_row, H, rows, b->scratch.gathered, b->stream);
+        cuda_ok(b, cudaMemcpyAsync(b->buf[BUF_RESIDUAL], b->scratch.gathered, (uint64_t)rows * H * sizeof(float), cudaMemcpyDeviceToDevice,
+                                   b->stream));
+    }
+    b->whole = b->batch;
+    b->whole_on_device = b->on_device;
+    b->batch = b->batch->last;
+    b->on_device = b->last_on_device;
+    b->prompt = false;
+}
+
+static void run_mixer_in(backend *b, uint32_t layer, const cuda_layer *l, bool early) {
+    const uint32_t all = shape_mixer_in_values(b->s), queries = 2 * shape_query_values(b->s);
+    if (!goes_on_with_last(b, layer)) {
+        project_columns(b, l, 0, all, early);
+        return;
+    }
+    project_columns(b, l, queries, all, false);
+    keep_wanted_rows(b);
+    if (b->batch->rows) project_columns(b, l, 0, queries, false);
 }
 
 /* The step's output of a segment of few rows, through its gate, to where the prompt's output projection looks for it. */
@@ -164,7 +215,16 @@ static void run_attention(backend *b, uint32_t layer, const cuda_layer *l, bool 
                         .norm_eps = s->norm_eps};
     bool any_short = !b->prompt;
     for (uint32_t g = 0; b->prompt && g < t->segments; g++) any_short |= !attends_long(b, &t->segment[g]);
-    if (!a.single) step_run_attention_write(&a, b->prompt ? b->scratch.queries : NULL, b->stream);
+    if (b->whole) {
+        step_attention all = a;
+        all.batch = b->whole_on_device;
+        all.rows = b->whole->rows;
+        step_run_attention_write(&all, NULL, b->stream);
+        a.rotary = b->scratch.last_rotary;
+        a.single = false;
+        if (!a.rows) return;
+    } else if (!a.single)
+        step_run_attention_write(&a, b->prompt ? b->scratch.queries : NULL, b->stream);
     if (any_short) step_run_attention(&a, early, b->stream);
     const step_input gate = gated_input(b);
     for (uint32_t g = 0; b->prompt && g < t->segments; g++) {
@@ -297,9 +357,10 @@ static void run_expert_out(backend *b, const cuda_layer *l, bool early) {
 
 void cuda_run_op(backend *b, cuda_op op, uint32_t layer, bool early) {
     const cuda_layer *l = &b->weights.layer[layer];
+    if (!b->batch->rows && op != OP_MIXER) return; /* behind the keys and values of the last layer, where no row is wanted */
     switch (op) {
     case OP_EMBED: run_embed(b); break;
-    case OP_MIXER_IN: run_mixer_in(b, l, early); break;
+    case OP_MIXER_IN: run_mixer_in(b, layer, l, early); break;
     case OP_MIXER:
         if (b->s->is_attention[layer])
             run_attention(b, layer, l, early);

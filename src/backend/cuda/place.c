@@ -118,6 +118,8 @@ uint64_t cuda_place_scratch(const model_shape *s, const backend_limits *n, uint8
     c.squares = take(&p, rows * s->gdn_value_heads * GDN_PARTS * 4);
     c.best = take(&p, (uint64_t)n->wanted * STEP_HEAD_BLOCKS * 8);
     c.picked = take(&p, (uint64_t)n->samples * 4);
+    c.gathered = take(&p, (uint64_t)n->wanted * s->hidden * 4);
+    c.last_rotary = take(&p, (uint64_t)n->wanted * ROTARY_DIM * 4);
     c.adjusted = take(&p, (uint64_t)n->samples * s->vocabulary * 4);
     c.span_largest = take(&p, (uint64_t)n->samples * SAMPLING_SPANS * 4);
     c.counters_n = n->rows + n->rows * s->kv_heads * STEP_MAX_GROUP + 1;

@@ -1,5 +1,5 @@
-/* rows.cu: what works on single rows or plain memory: embedding and rotary angles, norms to bf16, copies of KV pages, reading for the
- * measure of the memory. */
+/* rows.cu: what works on single rows or plain memory: embedding and rotary angles, norms to bf16, rows moved together, copies of KV
+ * pages, reading for the measure of the memory. */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/step.h"
 
@@ -80,6 +80,12 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* Block: a row. */
+__global__ void gather_kernel(const float *x, const uint32_t *row_of, uint32_t values, float *out) {
+    const float *in = x + (size_t)row_of[blockIdx.x] * values;
+    for (uint32_t i = threadIdx.x; i < values; i += THREADS) out[(size_t)blockIdx.x * values + i] = in[i];
+}
+
 /* Block: one layer, K or V, one head.  A row of a page is a multiple of 16 bytes. */
 __global__ void copy_page_kernel(uint4 *kv, size_t layer_units, size_t head_units, uint32_t heads, uint32_t src, uint32_t dst,
                                  size_t units) {
@@ -115,6 +121,10 @@ void rows_run_norm_bf16(const float *x, const float *gain, float eps, uint32_t h
 
 void rows_run_gate_bf16(const step_input *in, uint32_t values, uint32_t first_row, uint32_t rows, uint16_t *out, cudaStream_t stream) {
     launch(gate_bf16_kernel, dim3(rows), THREADS, 0, false, stream, *in, values, first_row, out);
+}
+
+void rows_run_gather(const float *x, const uint32_t *row_of, uint32_t values, uint32_t rows, float *out, cudaStream_t stream) {
+    launch(gather_kernel, dim3(rows), THREADS, 0, false, stream, x, row_of, values, out);
 }
 
 void rows_run_copy_page(void *kv, uint32_t layers, uint32_t pages, uint32_t kv_heads, uint32_t element_bytes, uint32_t src, uint32_t dst,

@@ -169,6 +169,9 @@ void rows_run_norm_bf16(const float *x, const float *gain, float eps, uint32_t h
 /* out[r][i] = bf16 of a mixer's output through its gate, as STEP_GATED_NORM and STEP_GATED */
 void rows_run_gate_bf16(const step_input *in, uint32_t values, uint32_t first_row, uint32_t rows, uint16_t *out, cudaStream_t stream);
 
+/* out [rows][values]: out[r] = x[row_of[r]]; they must not overlap */
+void rows_run_gather(const float *x, const uint32_t *row_of, uint32_t values, uint32_t rows, float *out, cudaStream_t stream);
+
 /* KV pages: copies the first `tokens` positions of page src to dst in all layers. */
 void rows_run_copy_page(void *kv, uint32_t layers, uint32_t pages, uint32_t kv_heads, uint32_t element_bytes, uint32_t src, uint32_t dst,
                         uint32_t tokens, cudaStream_t stream);
