@@ -13,21 +13,12 @@
 #include "backend/cuda/cuda.h"
 #include "backend/vtables.h"
 #include "model/model.h"
+#include "support/program.h"
 
 enum { HIDDEN = 2048, LAYERS = 40, VOCABULARY = 248320, EXPERTS = 256, TOP_K = 8, WIDTH = 512, MOST_STEPS = 200, NOISE = 64 << 20 };
 
-static void must(calla_status status, const calla_error *err) {
-    if (status) fprintf(stderr, "%s: %s\n", calla_status_name(status), err->message), exit(2);
-}
-
 static void cuda_must(cudaError_t e, const char *what) {
     if (e) fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(e)), exit(2);
-}
-
-static void *take(size_t n, size_t size) {
-    void *p = calloc(n, size);
-    if (!p) fprintf(stderr, "out of memory\n"), exit(2);
-    return p;
 }
 
 /* ---- the real model's shapes ---- */

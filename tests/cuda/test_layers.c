@@ -14,6 +14,7 @@
 
 #include "backend/cuda/cuda.h"
 #include "model/model.h"
+#include "support/program.h"
 
 typedef struct layer_run { /* of the cpu */
     uint32_t *expert;      /* [tokens][top_k] */
@@ -30,16 +31,6 @@ static struct {
     bool recording, alone;
     layer_run *layer; /* [layers] */
 } world;
-
-static void *take(size_t n, size_t size) {
-    void *p = calloc(n, size);
-    if (!p) fprintf(stderr, "out of memory\n"), exit(2);
-    return p;
-}
-
-static void must(calla_status status, const calla_error *err) {
-    if (status) fprintf(stderr, "%s: %s\n", calla_status_name(status), err->message), exit(2);
-}
 
 static void put(backend *b, void *to, const void *from, uint64_t bytes) {
     const cudaError_t e = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream);

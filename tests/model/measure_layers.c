@@ -14,6 +14,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "model/model.h"
+#include "support/program.h"
 
 typedef struct layer_run { /* of the exact run */
     uint32_t *expert;      /* [rows][top_k] */
@@ -32,16 +33,6 @@ static struct {
     run_kind kind;
     layer_run *layer; /* [layers] */
 } world;
-
-static void *take(size_t n, size_t size) {
-    void *p = calloc(n, size);
-    if (!p) fprintf(stderr, "out of memory\n"), exit(2);
-    return p;
-}
-
-static void must(calla_status status, const calla_error *err) {
-    if (status) fprintf(stderr, "%s: %s\n", calla_status_name(status), err->message), exit(2);
-}
 
 static bool same_set(const uint32_t *a, const uint32_t *b, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
