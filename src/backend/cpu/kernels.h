@@ -96,11 +96,14 @@ static inline void cpu_clear(float *acc, uint32_t n, uint32_t count) {
 }
 
 /* With few rows of activations a matrix costs what reading it costs, and hardware foresees little of it (docs/speed.md).  While output j
- * is computed, its kernel asks for one some rows on: 5 KB take about as long as memory's answer.  Not a multiple of 4 KB, where loads wait
- * for what is on its way into lines of the same place in the cache. */
-static inline uint32_t cpu_rows_ahead(size_t row_bytes) {
-    enum { BYTES = 5 << 10, ALIAS = 4 << 10 };
-    const uint32_t n = (uint32_t)((BYTES + row_bytes - 1) / row_bytes);
+ * is computed, its kernel asks for one CPU_FAR on into the second cache, which takes more requests at a time than the first and answers
+ * them while that one is full, and for one CPU_NEAR on into the first.  Not a multiple of 4 KB, where loads wait for what is on its way
+ * into lines of the same place in the cache. */
+enum { CPU_NEAR = 5 << 10, CPU_FAR = 12 << 10 }; /* bytes of codes */
+
+static inline uint32_t cpu_rows_ahead(size_t row_bytes, size_t bytes) {
+    enum { ALIAS = 4 << 10 };
+    const uint32_t n = (uint32_t)((bytes + row_bytes - 1) / row_bytes);
     return n * row_bytes % ALIAS ? n : n + 1;
 }
 

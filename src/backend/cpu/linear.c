@@ -101,9 +101,8 @@ cpu_ahead cpu_outputs_at(const weight_mat *m, uint32_t which, uint32_t first) {
 }
 
 void cpu_fetch(const weight_mat *m, uint32_t which, uint32_t first) {
-    enum { CODES = 5 << 10 }; /* as cpu_rows_ahead */
-    __asm__ volatile("");     /* gcc drops calls of functions that only prefetch */
-    cpu_ask(cpu_outputs_at(m, which, first), CODES, CODES / 16);
+    __asm__ volatile(""); /* gcc drops calls of functions that only prefetch */
+    cpu_ask(cpu_outputs_at(m, which, first), CPU_NEAR, CPU_NEAR / 16);
 }
 
 typedef struct linear_run {

@@ -98,7 +98,7 @@ void avx2_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint32
             sums[i] = x->sum + r * x->groups;
         }
         const cpu_ahead own = {codes, scales, biases};
-        const uint32_t rows_ahead = cpu_rows_ahead(row_bytes);
+        const uint32_t rows_ahead = cpu_rows_ahead(row_bytes, CPU_NEAR);
         for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += groups * 2, biases += groups * 2, acc++) {
             cpu_ask(cpu_ahead_of(&own, ahead, row_bytes, groups * 2, count, j, rows_ahead), row_bytes, groups * 2);
             if (n == 1)

@@ -133,7 +133,7 @@ void avx512_linear_f32(const weight_mat *m, uint32_t which, uint32_t first, uint
             sums[i] = x->sum + r * x->groups;
         }
         const cpu_ahead own = {codes, scales, biases};
-        const uint32_t rows_ahead = cpu_rows_ahead(row_bytes);
+        const uint32_t rows_ahead = cpu_rows_ahead(row_bytes, CPU_NEAR);
         for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += groups * 2, biases += groups * 2, acc++) {
             cpu_ask(cpu_ahead_of(&own, ahead, row_bytes, groups * 2, count, j, rows_ahead), row_bytes, groups * 2);
             if (n == 1)
@@ -216,7 +216,7 @@ void avx512_byte_dots(const weight_mat *m, uint32_t which, uint32_t first, uint3
     enum { TWO = 2 };
     const size_t row_bytes = weight_row_bytes(m), scale_bytes = 2 * weight_row_groups(m), at = (size_t)which * m->rows + first;
     const cpu_ahead own = {m->codes + at * row_bytes, m->scales + at * scale_bytes, m->biases + at * scale_bytes};
-    const uint32_t rows_ahead = cpu_rows_ahead(row_bytes);
+    const uint32_t rows_ahead = cpu_rows_ahead(row_bytes, CPU_NEAR);
     for (uint32_t j = 0; j < count; j += TWO) { /* past the last that one again */
         const uint32_t behind = j + 1 < count ? 1 : 0;
         const uint8_t *codes[TWO], *far[TWO];

@@ -98,10 +98,10 @@ static inline __m512 line_dot(__m512i lows, __m512i highs, const int8_t *q) {
     return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(sum, highs, _mm512_loadu_si512(q + CPU_GROUP)));
 }
 
-/* Lane l of out[i]: part of the sum of one output and row i of n ≤ 4.  ahead: codes to ask for.  The sums, two chains for each row, have
+/* Lane l of out[i]: part of the sum of one output and row i of n ≤ 4.  near, far: codes to ask for.  The sums, two chains for each row, have
  * names: gcc 12 keeps arrays in memory, which takes 1.4 times as long with two rows. */
 static inline __attribute__((always_inline)) void gemv_output(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
-                                                              const uint8_t *ahead, uint32_t groups, const q8_row *x,
+                                                              const uint8_t *near, const uint8_t *far, uint32_t groups, const q8_row *x,
                                                               int8_t (*q)[CPU_MAX_COLS + CPU_GROUP], const uint32_t n, __m512 *out) {
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
 #define START(R) __m512 even##R = _mm512_setzero_ps(), odd##R = even##R;
@@ -126,7 +126,8 @@ static inline __attribute__((always_inline)) void gemv_output(const uint8_t *cod
     if (H < SOME) {                                                                                                                        \
         const size_t at = (size_t)(g + H) * CPU_GROUP;                                                                                     \
         const uint8_t *p = codes + at / 2;                                                                                                 \
-        _mm_prefetch(ahead + at / 2, _MM_HINT_T0);                                                                                         \
+        _mm_prefetch(near + at / 2, _MM_HINT_T0);                                                                                          \
+        _mm_prefetch(far + at / 2, _MM_HINT_T1);                                                                                           \
         const __m512i w = H + 1 < SOME ? _mm512_loadu_si512(p) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)p)),           \
                       lows = _mm512_and_si512(w, low), highs = _mm512_and_si512(_mm512_srli_epi16(w, 4), low),                             \
                       which = _mm512_add_epi32(of_two, _mm512_set1_epi32((int32_t)(H)));                                                   \
@@ -151,18 +152,21 @@ static inline __attribute__((always_inline)) void gemv_rows(const vnni_outputs *
     _Alignas(64) int8_t q[GEMV_ROWS][CPU_MAX_COLS + CPU_GROUP];
     for (uint32_t i = 0; i < n; i++) pair_up(x[i].q8, o->groups, q[i]);
     const cpu_ahead own = {o->codes, o->scales, o->biases};
-    const uint32_t rows_ahead = cpu_rows_ahead(o->row_bytes);
+    const uint32_t rows_near = cpu_rows_ahead(o->row_bytes, CPU_NEAR), rows_far = cpu_rows_ahead(o->row_bytes, CPU_FAR);
     for (uint32_t j = 0; j < o->count; j += GEMV_OUTPUTS) {
         __m512 part[GEMV_OUTPUTS][GEMV_ROWS];
         for (uint32_t l = 0; l < GEMV_OUTPUTS; l++) { /* past the last, that one again */
             const uint32_t at = j + l < o->count ? j + l : o->count - 1;
-            const cpu_ahead far = cpu_ahead_of(&own, o->ahead, o->row_bytes, o->scale_bytes, o->count, at, rows_ahead);
+            const cpu_ahead near = cpu_ahead_of(&own, o->ahead, o->row_bytes, o->scale_bytes, o->count, at, rows_near),
+                            far = cpu_ahead_of(&own, o->ahead, o->row_bytes, o->scale_bytes, o->count, at, rows_far);
             for (size_t line = 0; line < o->scale_bytes; line += 64) {
-                _mm_prefetch(far.scales + line, _MM_HINT_T0);
-                _mm_prefetch(far.biases + line, _MM_HINT_T0);
+                _mm_prefetch(near.scales + line, _MM_HINT_T0);
+                _mm_prefetch(near.biases + line, _MM_HINT_T0);
+                _mm_prefetch(far.scales + line, _MM_HINT_T1);
+                _mm_prefetch(far.biases + line, _MM_HINT_T1);
             }
-            gemv_output(o->codes + at * o->row_bytes, o->scales + at * o->scale_bytes, o->biases + at * o->scale_bytes, far.codes,
-                        o->groups, x, q, n, part[l]);
+            gemv_output(o->codes + at * o->row_bytes, o->scales + at * o->scale_bytes, o->biases + at * o->scale_bytes, near.codes,
+                        far.codes, o->groups, x, q, n, part[l]);
         }
         for (uint32_t i = 0; i < n; i++)
             _mm_storeu_ps(acc + (size_t)i * CPU_WIDE + j, sums4(part[0][i], part[1][i], part[2][i], part[3][i]));
@@ -180,13 +184,14 @@ static inline __m512 numbers_of_two(const uint8_t *first, const uint8_t *second)
 }
 
 /* sum += an output's codes × q; its scales stand in `scale` from `lane` on */
-static inline __attribute__((always_inline)) __m512 short_output(const uint8_t *codes, const uint8_t *ahead, const int8_t *q, __m512 scale,
-                                                                 uint32_t lane, __m512 sum) {
+static inline __attribute__((always_inline)) __m512 short_output(const uint8_t *codes, const uint8_t *near, const uint8_t *far,
+                                                                 const int8_t *q, __m512 scale, uint32_t lane, __m512 sum) {
     const __m512i low = _mm512_set1_epi8(15), groups = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
 #pragma GCC unroll 4
     for (uint32_t g = 0; g < SHORT_GROUPS; g += 2) {
         const size_t at = (size_t)g * CPU_GROUP;
-        _mm_prefetch(ahead + at / 2, _MM_HINT_T0);
+        _mm_prefetch(near + at / 2, _MM_HINT_T0);
+        _mm_prefetch(far + at / 2, _MM_HINT_T1);
         const __m512i w = _mm512_loadu_si512(codes + at / 2), lows = _mm512_and_si512(w, low),
                       highs = _mm512_and_si512(_mm512_srli_epi16(w, 4), low),
                       which = _mm512_add_epi32(groups, _mm512_set1_epi32((int32_t)(lane + g)));
@@ -200,11 +205,14 @@ static void gemv_short(const vnni_outputs *o, const q8_row *x, float *acc) {
     pair_up(x->q8, SHORT_GROUPS, q);
     const __m512 x_scale = _mm512_broadcast_f32x8(_mm256_loadu_ps(x->scale)), x_sum = _mm512_broadcast_f32x8(_mm256_loadu_ps(x->sum));
     const cpu_ahead own = {o->codes, o->scales, o->biases};
-    const uint32_t rows_ahead = cpu_rows_ahead(SHORT / 2);
+    const uint32_t rows_near = cpu_rows_ahead(SHORT / 2, CPU_NEAR), rows_far = cpu_rows_ahead(SHORT / 2, CPU_FAR);
     for (uint32_t j = 0; j < o->count; j += GEMV_OUTPUTS) {
-        const cpu_ahead far = cpu_ahead_of(&own, o->ahead, SHORT / 2, 2 * SHORT_GROUPS, o->count, j, rows_ahead);
-        _mm_prefetch(far.scales, _MM_HINT_T0); /* four outputs are a line of these */
-        _mm_prefetch(far.biases, _MM_HINT_T0);
+        const cpu_ahead near = cpu_ahead_of(&own, o->ahead, SHORT / 2, 2 * SHORT_GROUPS, o->count, j, rows_near),
+                        far = cpu_ahead_of(&own, o->ahead, SHORT / 2, 2 * SHORT_GROUPS, o->count, j, rows_far);
+        _mm_prefetch(near.scales, _MM_HINT_T0); /* four outputs are a line of these */
+        _mm_prefetch(near.biases, _MM_HINT_T0);
+        _mm_prefetch(far.scales, _MM_HINT_T1);
+        _mm_prefetch(far.biases, _MM_HINT_T1);
         __m512 sum[GEMV_OUTPUTS];
 #pragma GCC unroll 2
         for (uint32_t l = 0; l < GEMV_OUTPUTS; l += 2) {
@@ -212,10 +220,10 @@ static void gemv_short(const vnni_outputs *o, const q8_row *x, float *acc) {
             const size_t at = 2 * SHORT_GROUPS * a, behind = 2 * SHORT_GROUPS * b;
             const __m512 scale = _mm512_mul_ps(numbers_of_two(o->scales + at, o->scales + behind), x_scale),
                          bias = _mm512_mul_ps(numbers_of_two(o->biases + at, o->biases + behind), x_sum);
-            const uint8_t *codes = far.codes + l * (SHORT / 2);
-            sum[l] = short_output(o->codes + a * (SHORT / 2), codes, q, scale, 0, _mm512_maskz_mov_ps(0x00FF, bias));
-            sum[l + 1] =
-                short_output(o->codes + b * (SHORT / 2), codes + SHORT / 2, q, scale, SHORT_GROUPS, _mm512_maskz_mov_ps(0xFF00, bias));
+            const uint8_t *n = near.codes + l * (SHORT / 2), *f = far.codes + l * (SHORT / 2);
+            sum[l] = short_output(o->codes + a * (SHORT / 2), n, f, q, scale, 0, _mm512_maskz_mov_ps(0x00FF, bias));
+            sum[l + 1] = short_output(o->codes + b * (SHORT / 2), n + SHORT / 2, f + SHORT / 2, q, scale, SHORT_GROUPS,
+                                      _mm512_maskz_mov_ps(0xFF00, bias));
         }
         _mm_storeu_ps(acc + j, sums4(sum[0], sum[1], sum[2], sum[3]));
     }

@@ -245,7 +245,7 @@ void Q8(linear_q8)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t
     }
     uint32_t rows[3] = {0};
     for (uint32_t i = 0; i < n; i++) rows[i] = list ? list[i] : i;
-    const uint32_t rows_ahead = cpu_rows_ahead(row_bytes);
+    const uint32_t rows_ahead = cpu_rows_ahead(row_bytes, CPU_NEAR);
     for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += scale_bytes, biases += scale_bytes, acc++) {
         cpu_ask(cpu_ahead_of(&own, ahead, row_bytes, scale_bytes, count, j, rows_ahead), row_bytes, scale_bytes);
         if (n == 1)
