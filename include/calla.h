@@ -194,12 +194,14 @@ typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32, CALLA_KV_Q8 } calla_kv;
  * device has kernels for it (docs/quality.md says what it costs); a device without them computes exactly. */
 typedef enum calla_precision { CALLA_PRECISION_EXACT = 0, CALLA_PRECISION_FAST } calla_precision;
 
+#define CALLA_MAX_BATCH_ROWS 8192
+
 typedef struct calla_engine_options { /* zero means default */
     const char *model_dir;            /* NULL: the embedded pocket model */
     const char *device;               /* a name from calla_backends(); NULL: the best one compiled in */
     uint32_t context_tokens;          /* window of a session; default 32,768, at most the model's */
     uint32_t max_sequences;           /* sessions that generate at the same time; others wait in order; default 4 */
-    uint32_t batch_rows;              /* rows of one step: a long prompt is cut into chunks of at most this; default 256 */
+    uint32_t batch_rows; /* rows of one step: a long prompt is cut into chunks of at most this; default: what suits the device */
     calla_kv kv;
     calla_precision precision;
     bool deterministic;  /* the same tokens, bit by bit, whatever else runs and however a prompt is cut; slower (docs/speed.md) */
@@ -234,6 +236,7 @@ typedef struct calla_engine_info {
     uint32_t context_tokens; /* window of a session */
     uint32_t model_context;  /* what the model was made for */
     uint32_t max_sequences;
+    uint32_t batch_rows;      /* of one step */
     uint32_t vocabulary;      /* real tokens */
     uint32_t vocabulary_rows; /* rows of logits, padding included */
     uint64_t weights_bytes;   /* mapped, not copied */

@@ -136,6 +136,7 @@ typedef struct backend_vtable {
     const char *name;
     /* What can be turned off by backend_limits.without: at most MAX_OPTIMIZATIONS and a NULL name; NULL: nothing. */
     const calla_optimization *optimizations;
+    uint32_t batch_rows; /* of a step, unless the caller says how many: enough that a prompt runs at full speed */
     /* Binds weights (which must outlive the backend). */
     calla_status (*open)(const weights *w, const backend_limits *limits, backend **out, calla_error *err);
     void (*close)(backend *b);

@@ -126,13 +126,13 @@ static void append_list(buffer *out, const char *name, const option_value *v) {
     buffer_append_char(out, ']');
 }
 
-static void append_options(buffer *out, const options *o) {
+static void append_options(buffer *out, const options *o, uint32_t batch_rows) {
     const option_value *v = o->value;
     buffer_printf(out, ",\"options\":{\"decode\":%llu", (unsigned long long)v[OPTION_DECODE_STEPS].integer);
     append_list(out, "prompt", &v[OPTION_PROMPT]);
     append_list(out, "depth", &v[OPTION_DEPTH]);
     append_known(out, "threads", (double)v[OPTION_THREADS].integer, 0);
-    append_known(out, "batch_rows", (double)v[OPTION_BATCH_ROWS].integer, 0);
+    buffer_printf(out, ",\"batch_rows\":%u", batch_rows);
     append_text(out, "precision", v[OPTION_PRECISION].text);
     append_text(out, "kv", v[OPTION_KV].text);
     buffer_printf(out, ",\"deterministic\":%s", v[OPTION_DETERMINISTIC].given ? "true" : "false");
@@ -203,7 +203,7 @@ void bench_append_json(const bench *b, const options *o, const bench_ablation *a
                   (unsigned long long)b->info.plan_bytes);
     append_text(out, "device", b->info.device);
     append_text(out, "device_detail", b->info.device_detail);
-    append_options(out, o);
+    append_options(out, o, b->info.batch_rows);
     append_dot_rates(out, &b->dots);
     buffer_append_str(out, ",\"entries\":[");
     for (uint32_t i = 0; i < b->n_entries; i++) {

@@ -44,7 +44,7 @@ static calla_status open_engine(eval_run *r, bool text, calla_error *err) {
 /* What computes and what it is given, as members of a JSON object. */
 static void append_about(buffer *b, const eval_run *r) {
     report_append_build(b, &r->info, r->o);
-    report_append_count(b, "batch_rows", r->o->value[OPTION_BATCH_ROWS].integer);
+    report_append_count(b, "batch_rows", r->info.batch_rows);
 }
 
 static calla_status compare_task(const eval_run *r, const char *what, calla_error *err) {

@@ -53,6 +53,7 @@ static void fill_info(calla_engine *e, const model_options *mo, uint32_t context
         .context_tokens = context_tokens,
         .model_context = e->w->shape.max_context,
         .max_sequences = mo->sequences,
+        .batch_rows = mo->batch_rows,
         .vocabulary = e->text ? calla_text_vocabulary(e->text) : e->w->shape.vocabulary,
         .vocabulary_rows = e->w->shape.vocabulary,
         .weights_bytes = e->w->text_bytes,
@@ -67,7 +68,6 @@ static void fill_info(calla_engine *e, const model_options *mo, uint32_t context
     };
     folder_name(e->w->dir, e->info.model_name, sizeof e->info.model_name);
     model_describe_device(e->m, e->info.device_detail, sizeof e->info.device_detail);
-    e->batch_rows = mo->batch_rows;
     e->score_rows = mo->max_wanted - mo->max_segments;
     e->n_stop_ids = folder_stop_ids(e->w, e->text, e->stop_ids);
 }

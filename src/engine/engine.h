@@ -19,9 +19,7 @@
 
 #define DEFAULT_CONTEXT 32768u
 #define DEFAULT_SEQUENCES 4u
-#define DEFAULT_BATCH_ROWS 256u
 #define MAX_SEQUENCES 256u
-#define MAX_BATCH_ROWS 8192u
 #define SCORE_ROWS 64u /* rows of one step whose logits are all computed, for scoring: on the real vocabulary each takes 1 MB */
 
 /* One sequence of the model, lent to a session; it stays with an idle session until another one needs it. */
@@ -98,7 +96,7 @@ struct calla_engine {
     calla_engine_info info;
     int32_t stop_ids[MAX_STOP_IDS + 1]; /* of the weights' configs, and the tokenizer's */
     uint32_t n_stop_ids;
-    uint32_t batch_rows, score_rows;
+    uint32_t score_rows;
 
     pthread_t thread;
     bool thread_started;

@@ -86,10 +86,10 @@ calla_status folder_model_options(const calla_engine_options *options, const bac
     uint32_t sequences = options->max_sequences ? options->max_sequences : DEFAULT_SEQUENCES;
     if (sequences > MAX_SEQUENCES)
         return error_set(err, CALLA_E_ARGUMENT, "%u sequences at the same time: at most %u are possible", sequences, MAX_SEQUENCES);
-    uint32_t rows = options->batch_rows ? options->batch_rows : DEFAULT_BATCH_ROWS;
-    if (rows < sequences || rows > MAX_BATCH_ROWS)
+    uint32_t rows = options->batch_rows ? options->batch_rows : vt->batch_rows;
+    if (rows < sequences || rows > CALLA_MAX_BATCH_ROWS)
         return error_set(err, CALLA_E_ARGUMENT, "batch rows %u: must be from %u (a row for each sequence) to %u", rows, sequences,
-                         MAX_BATCH_ROWS);
+                         CALLA_MAX_BATCH_ROWS);
     if ((unsigned)options->kv > CALLA_KV_Q8)
         return error_set(err, CALLA_E_ARGUMENT, "kv %d: must be CALLA_KV_BF16, CALLA_KV_F32 or CALLA_KV_Q8", (int)options->kv);
     if (options->precision != CALLA_PRECISION_EXACT && options->precision != CALLA_PRECISION_FAST)

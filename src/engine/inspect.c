@@ -144,6 +144,7 @@ static void append_memory(buffer *b, const weights *w, const model_options *mo, 
     string(b, "device", mo->backend->name);
     number(b, "context_tokens", context_tokens);
     number(b, "sequences", mo->sequences);
+    number(b, "batch_rows", mo->batch_rows);
     number(b, "weights_bytes", w->text_bytes);
     number(b, "kv_bytes", plan.bytes[BUF_KV]);
     number(b, "state_bytes", plan.bytes[BUF_STATE] + plan.bytes[BUF_CONV]);

@@ -239,7 +239,7 @@ static bool list(const calla_engine *e, const engine_step *before, engine_step *
         calla_session *s = e->running[i];
         const bool awaits = awaited_segment(before, s) != UINT32_MAX;
         if (awaits && s->job.made + 1 == s->job.max_tokens) continue;
-        uint32_t done = processed(s), most = e->batch_rows;
+        uint32_t done = processed(s), most = e->info.batch_rows;
         if (s->job.score) most = score_most_rows(s->job.score, done, e->score_rows > scores ? e->score_rows / scores : 1, most);
         next->planned[next->n] = s;
         next->items[next->n++] = (schedule_item){.processed = done, .pending = s->n_ids + awaits - done, .max_rows = most};
@@ -252,7 +252,7 @@ static bool list(const calla_engine *e, const engine_step *before, engine_step *
 static bool plan(calla_engine *e, const engine_step *before, engine_step *next) {
     if (before && !may_run_ahead(e, before)) return false;
     while (list(e, before, next)) {
-        schedule_result result = schedule_rows(next->items, next->n, e->batch_rows, free_pages(e));
+        schedule_result result = schedule_rows(next->items, next->n, e->info.batch_rows, free_pages(e));
         if (result == SCHEDULE_FULL) return true;
         if (before) return false;
         if (evict_spare(e)) continue;

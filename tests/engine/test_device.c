@@ -1,4 +1,4 @@
-/* A device that breaks: wraps the plain backend and makes a chosen step fail. */
+/* A device that breaks: wraps the plain backend and makes a chosen step fail.  And one that wants other steps. */
 #include "unit.h"
 
 #include <stdatomic.h>
@@ -24,14 +24,19 @@ static const sample_result *no_sample(backend *b, uint32_t sample) {
     return atomic_load(&steps_left) < 0 ? &none : plain->sampled(b, sample);
 }
 
-static calla_engine *open_on(const backend_vtable *vt) {
-    const calla_engine_options o = {
-        .model_dir = test_data("checkpoints/tiny-a"), .ids_only = true, .context_tokens = 300, .max_sequences = 2, .batch_rows = 16};
+static calla_engine *open_with(const backend_vtable *vt, uint32_t batch_rows) {
+    const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
+                                    .ids_only = true,
+                                    .context_tokens = 300,
+                                    .max_sequences = 2,
+                                    .batch_rows = batch_rows};
     calla_engine *e = NULL;
     calla_error err = {0};
     if (engine_open_on(&o, vt, 0, &e, &err)) fail_msg("%s", err.message);
     return e;
 }
+
+static calla_engine *open_on(const backend_vtable *vt) { return open_with(vt, 16); }
 
 static const int32_t prompt[40] = {1, 2, 3, 4, 5};
 
@@ -131,12 +136,35 @@ static void test_no_token(void **state) {
     calla_engine_close(e);
 }
 
+/* The rows of a step are the device's, unless the caller says how many; the plan has room for them. */
+static void test_rows_of_a_step(void **state) {
+    (void)state;
+    static transcript t;
+    const uint32_t asked[3] = {16, 0, 48}, expected[3] = {16, 32, 48};
+    uint64_t plan_bytes = 0;
+    backend_vtable wide = *plain;
+    wide.batch_rows = 32;
+    for (int i = 0; i < 3; i++) {
+        calla_engine *e = open_with(&wide, asked[i]);
+        calla_engine_info info;
+        calla_engine_get_info(e, &info);
+        assert_int_equal(info.batch_rows, expected[i]);
+        assert_true(info.plan_bytes > plan_bytes);
+        plan_bytes = info.plan_bytes;
+        calla_generate_options o = sampling_options(1, 1);
+        generate_alone(e, prompt, 40, &o, &t);
+        assert_int_equal(t.prompt_events, (40 + expected[i] - 1) / expected[i]);
+        calla_engine_close(e);
+    }
+}
+
 int main(void) {
     plain = backend_find("ref");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_broken_device),
         cmocka_unit_test(test_one_job_fails),
         cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_rows_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

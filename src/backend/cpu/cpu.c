@@ -245,6 +245,7 @@ static const calla_optimization optimizations[CPU_OPTIMIZATIONS + 1] = {
 const backend_vtable cpu_vtable = {
     .name = "cpu",
     .optimizations = optimizations,
+    .batch_rows = 256,
     .open = cpu_open,
     .close = cpu_close,
     .load = cpu_load,

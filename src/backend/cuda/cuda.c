@@ -328,6 +328,7 @@ static double cuda_read_rate(backend *b) {
 const backend_vtable cuda_vtable = {
     .name = "cuda",
     .optimizations = optimizations,
+    .batch_rows = 2048,
     .open = cuda_open,
     .close = cuda_close,
     .want = cuda_want,

@@ -245,6 +245,7 @@ static void metal_peek(backend *b, buffer_id id, uint64_t first, uint64_t n, flo
 const backend_vtable metal_vtable = {
     .name = "metal",
     .optimizations = optimizations,
+    .batch_rows = 256,
     .open = metal_open,
     .close = metal_close,
     .want = metal_want,

@@ -122,6 +122,7 @@ static void ref_peek(backend *b, buffer_id id, uint64_t first, uint64_t n, float
 
 const backend_vtable ref_vtable = {
     .name = "ref",
+    .batch_rows = 256,
     .open = ref_open,
     .close = ref_close,
     .want = ref_want,
