@@ -35,6 +35,7 @@ static inline __m256i add_products(__m256i sum, __m256i codes, __m256i x) {
     return sum;
 }
 
+static inline __m256i products(__m256i codes, __m256i x) { return _mm256_maddubs_epi16(codes, x); }
 static inline __m256i widened(__m256i sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 
 #define Q8(name) avx2_##name

@@ -6,6 +6,7 @@
  * loads for six products.
  *
  * Included by one file per instruction set, which includes avx2.h and defines before:
+ *   products(w, x)            products of bytes, those of neighbours added up
  *   add_products(sum, w, x)   sum + products of bytes, for up to eight times in a row
  *   widened(sum)              such a sum in 32 bits: 8 lanes
  *   Q8(name)                  the name that a function has outside */
@@ -31,48 +32,64 @@ static inline __m256 load_numbers(const uint8_t *p, uint32_t n) {
     return avx2_bf16(t);
 }
 
-static inline __m256 load_floats(const float *p, uint32_t n) {
-    float t[NUMBERS] = {0};
-    if (n == NUMBERS) return _mm256_loadu_ps(p);
-    memcpy(t, p, n * sizeof *p);
-    return _mm256_loadu_ps(t);
-}
-
 /* sum + a group's products times its scale, in 8 lanes */
-static inline __m256 add_group(__m256 sum, __m256i low, __m256i high, const int8_t *q8, const float *scale) {
-    const __m256i a = add_products(_mm256_setzero_si256(), low, _mm256_loadu_si256((const __m256i *)q8)),
-                  b = add_products(a, high, _mm256_loadu_si256((const __m256i *)(q8 + 32)));
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(b)), _mm256_broadcast_ss(scale), sum);
+static inline __attribute__((always_inline)) __m256 add_group(__m256 sum, __m256i low, __m256i high, const int8_t *q8, __m256 scale) {
+    const __m256i first = products(low, _mm256_loadu_si256((const __m256i *)q8)),
+                  both = add_products(first, high, _mm256_loadu_si256((const __m256i *)(q8 + CPU_GROUP / 2)));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(both)), scale, sum);
 }
 
-static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, const cpu_x *x,
-                                                       const uint32_t *rows, uint32_t n, float *acc) {
-    __m256 total[3], bias_part[3];
-    for (uint32_t i = 0; i < n; i++) total[i] = bias_part[i] = _mm256_setzero_ps();
-    for (uint32_t g = 0; g < x->groups; g += NUMBERS) {
-        const uint32_t some = x->groups - g < NUMBERS ? x->groups - g : NUMBERS;
-        const __m256 s = load_numbers(scales + 2 * (size_t)g, some), b = load_numbers(biases + 2 * (size_t)g, some);
-        float scale[3][NUMBERS];
-        for (uint32_t i = 0; i < n; i++) {
-            const size_t at = (size_t)rows[i] * x->groups + g;
-            _mm256_storeu_ps(scale[i], _mm256_mul_ps(s, load_floats(x->scale + at, some)));
-            bias_part[i] = _mm256_fmadd_ps(b, load_floats(x->sum + at, some), bias_part[i]);
-        }
-#define GROUP(H)                                                                                                                           \
+typedef struct q8_row {
+    const int8_t *q8;
+    const float *scale, *sum;
+} q8_row;
+
+/* acc[i][0] = one output × row i of n ≤ 3.  near: codes to ask for.  The sums, two chains for each row, have names, since gcc keeps arrays
+ * in memory.  A group's scale comes from a register of eight: from memory, where they were just stored, it is a tenth slower. */
+static inline __attribute__((always_inline)) void gemv_output(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
+                                                              const uint8_t *near, uint32_t groups, const q8_row *x, const uint32_t n,
+                                                              float *acc) {
+#define EACH_ROW(DO) DO(0) DO(1) DO(2)
+#define BEGIN(R)                                                                                                                           \
+    __m256 even##R = _mm256_setzero_ps(), odd##R = even##R;                                                                                \
+    float left##R = 0;
+    EACH_ROW(BEGIN)
+    uint32_t g = 0;
+    for (; g + NUMBERS <= groups; g += NUMBERS, codes += NUMBERS * (CPU_GROUP / 2)) {
+        const __m256 s = avx2_bf16(scales + 2 * (size_t)g), bias = avx2_bf16(biases + 2 * (size_t)g);
+#define SCALE(R)                                                                                                                           \
+    __m256 scale##R = s;                                                                                                                   \
+    if (R < n) {                                                                                                                           \
+        scale##R = _mm256_mul_ps(s, _mm256_loadu_ps(x[R].scale + g));                                                                      \
+        odd##R = _mm256_fmadd_ps(bias, _mm256_loadu_ps(x[R].sum + g), odd##R);                                                             \
+    }
+        EACH_ROW(SCALE)
+#define GROUP_OF(R, SUM, H)                                                                                                                \
+    if (R < n)                                                                                                                             \
+        SUM##R =                                                                                                                           \
+            add_group(SUM##R, low, high, x[R].q8 + ((size_t)g + H) * CPU_GROUP, _mm256_permutevar8x32_ps(scale##R, _mm256_set1_epi32(H)));
+#define GROUP(SUM, H)                                                                                                                      \
     {                                                                                                                                      \
-        const __m256i c = _mm256_loadu_si256((const __m256i *)(codes + (H) * (CPU_GROUP / 2)));                                            \
-        const __m256i low = low_nibbles(c), high = high_nibbles(c);                                                                        \
-        for (uint32_t i = 0; i < n; i++)                                                                                                   \
-            total[i] = add_group(total[i], low, high, x->q8 + (size_t)rows[i] * x->cols + (size_t)(g + (H)) * CPU_GROUP, &scale[i][H]);    \
+        if (H % 2 == 0) _mm_prefetch(near + ((size_t)g + H) * (CPU_GROUP / 2), _MM_HINT_T0); /* a line */                                  \
+        const __m256i c = _mm256_loadu_si256((const __m256i *)(codes + H * (CPU_GROUP / 2))), low = low_nibbles(c),                        \
+                      high = high_nibbles(c);                                                                                              \
+        GROUP_OF(0, SUM, H) GROUP_OF(1, SUM, H) GROUP_OF(2, SUM, H)                                                                        \
     }
-        if (some == NUMBERS) { /* the same without a question */
-            GROUP(0) GROUP(1) GROUP(2) GROUP(3) GROUP(4) GROUP(5) GROUP(6) GROUP(7)
-        } else {
-            for (uint32_t h = 0; h < some; h++) GROUP(h)
-        }
-        codes += NUMBERS * (CPU_GROUP / 2);
+        GROUP(even, 0) GROUP(odd, 1) GROUP(even, 2) GROUP(odd, 3) GROUP(even, 4) GROUP(odd, 5) GROUP(even, 6) GROUP(odd, 7)
     }
-    for (uint32_t i = 0; i < n; i++) acc[i * CPU_WIDE] = avx2_sum8(_mm256_add_ps(total[i], bias_part[i]));
+    for (; g < groups; g++, codes += CPU_GROUP / 2) {
+        const __m256i c = _mm256_loadu_si256((const __m256i *)codes), low = low_nibbles(c), high = high_nibbles(c);
+        const float s = load_bf16(scales + 2 * (size_t)g), bias = load_bf16(biases + 2 * (size_t)g);
+#define LEFT(R)                                                                                                                            \
+    if (R < n) {                                                                                                                           \
+        even##R = add_group(even##R, low, high, x[R].q8 + (size_t)g * CPU_GROUP, _mm256_set1_ps(s * x[R].scale[g]));                       \
+        left##R += bias * x[R].sum[g];                                                                                                     \
+    }
+        EACH_ROW(LEFT)
+    }
+#define END(R)                                                                                                                             \
+    if (R < n) acc[R * CPU_WIDE] = avx2_sum8(_mm256_add_ps(even##R, odd##R)) + left##R;
+    EACH_ROW(END)
 }
 
 /* t[i] lane j = r[j] lane i, for 8 × 8 dwords */
@@ -134,7 +151,6 @@ typedef struct row_at {
 /* x[r].acc += a group of 16 outputs × row r, for `rows` rows.  The sums have names, since gcc keeps arrays in memory. */
 static inline __attribute__((always_inline)) void tile(const group_codes *w, const group_numbers *v, const row_at *x, const uint32_t rows,
                                                        uint32_t g) {
-#define EACH_ROW(DO) DO(0) DO(1) DO(2)
 #define START(R)                                                                                                                           \
     const row_at *x##R = x + (R < rows ? R : 0);                                                                                           \
     const int8_t *q##R = x##R->q8 + (size_t)g * CPU_GROUP;                                                                                 \
@@ -243,16 +259,20 @@ void Q8(linear_q8)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t
         gemm(&own, row_bytes, scale_bytes, count, x, list, n, ahead, acc);
         return;
     }
-    uint32_t rows[3] = {0};
-    for (uint32_t i = 0; i < n; i++) rows[i] = list ? list[i] : i;
+    q8_row rows[3];
+    for (uint32_t i = 0; i < n; i++) {
+        const size_t r = list ? list[i] : i;
+        rows[i] = (q8_row){x->q8 + r * x->cols, x->scale + r * x->groups, x->sum + r * x->groups};
+    }
     const uint32_t rows_ahead = cpu_rows_ahead(row_bytes, CPU_NEAR);
     for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += scale_bytes, biases += scale_bytes, acc++) {
-        cpu_ask(cpu_ahead_of(&own, ahead, row_bytes, scale_bytes, count, j, rows_ahead), row_bytes, scale_bytes);
+        const cpu_ahead near = cpu_ahead_of(&own, ahead, row_bytes, scale_bytes, count, j, rows_ahead);
+        cpu_ask((cpu_ahead){NULL, near.scales, near.biases}, 0, scale_bytes);
         if (n == 1)
-            gemv(codes, scales, biases, x, rows, 1, acc);
+            gemv_output(codes, scales, biases, near.codes, x->groups, rows, 1, acc);
         else if (n == 2)
-            gemv(codes, scales, biases, x, rows, 2, acc);
+            gemv_output(codes, scales, biases, near.codes, x->groups, rows, 2, acc);
         else
-            gemv(codes, scales, biases, x, rows, 3, acc);
+            gemv_output(codes, scales, biases, near.codes, x->groups, rows, 3, acc);
     }
 }

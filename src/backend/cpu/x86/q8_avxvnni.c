@@ -5,6 +5,7 @@
 #include "backend/cpu/x86/avx2.h"
 
 static inline __m256i add_products(__m256i sum, __m256i codes, __m256i x) { return _mm256_dpbusd_avx_epi32(sum, codes, x); }
+static inline __m256i products(__m256i codes, __m256i x) { return add_products(_mm256_setzero_si256(), codes, x); }
 static inline __m256i widened(__m256i sum) { return sum; }
 
 #define Q8(name) avxvnni_##name
