@@ -186,14 +186,15 @@ static void check_moe(uint32_t rows, uint32_t hidden, uint32_t experts, uint32_t
     for (auto &v : x) v = random_float() * (random_bits() % 50 ? 1.0f : 20.0f);
     for (auto &v : gain) v = 1 + random_float();
     device_array<float> residual(x), dgain(gain), logits((size_t)rows * experts), shared((size_t)rows * shared_width), shared_weight(rows),
-        places((size_t)rows * top_k * width);
-    logits.poison(), shared.poison(), shared_weight.poison(), places.poison();
+        weight((size_t)rows * top_k), places((size_t)rows * top_k * width);
+    device_array<uint32_t> expert((size_t)rows * top_k);
+    logits.poison(), shared.poison(), shared_weight.poison(), weight.poison(), places.poison();
     step_moe a = {};
     a.router = router.m, a.shared_router = shared_router.m, a.shared_gate = shared_gate.m, a.shared_up = shared_up.m;
     a.shared_down = shared_down.m, a.gate = gate.m, a.up = up.m, a.down = down.m;
     a.in.source = STEP_NORM, a.in.x = residual.data, a.in.x_stride = hidden, a.in.gain = dgain.data, a.in.eps = 1e-6f;
     a.logits = logits.data, a.shared = shared.data, a.shared_weight = shared_weight.data, a.places = places.data;
-    a.residual = residual.data, a.top_k = top_k, a.rows = rows;
+    a.expert = expert.data, a.weight = weight.data, a.residual = residual.data, a.top_k = top_k, a.rows = rows;
     char name[128];
     const int n = snprintf(name, sizeof name, "moe rows %u hidden %u, %u of %u experts of %u, shared %u: ", rows, hidden, top_k, experts,
                            width, shared_width);

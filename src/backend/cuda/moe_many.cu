@@ -5,7 +5,8 @@
  * First half: a unit of work is a row tile of gate and up of an expert that somebody chose; a block's two groups of eight warps take units in
  * turn, a warp its chunk of the inputs, and what is read serves all the rows that chose the expert.  Second half: a block has a row tile of
  * all experts, its warps take chunks of the chosen experts' and of the shared expert's values, row after row; an expert that several rows
- * chose is read again soon after, from L2.  As in moe_rows.cu every block finds the choices itself. */
+ * chose is read again soon after, from L2.  In the first half every block finds the choices itself, before all else, and then brings the rows
+ * through the norm while the first weights are on their way; the second half, which has no room beside the first, reads them. */
 #include "backend/cuda/moe_rows.cuh"
 
 namespace calla {
@@ -25,10 +26,11 @@ struct alignas(16) in_share {
     float2 group[STEP_ROWS][GROUP_WARPS][CHUNK];     /* and of a tile's group: scale, Σq */
     float sums[GROUPS][2][2][GROUP_WARPS][TILE_OUT]; /* of a group, in two places in turn: gate and up of each warp */
     float squares[STEP_ROWS][GROUP_WARPS], factor[STEP_ROWS];
-    choose_share choose[STEP_ROWS];
-    uint32_t takers[TOP_K_EXPERTS][PLACE_WORDS]; /* bits: places (row·top_k + choice) that chose the expert */
-    uint32_t list[PLACES];                       /* experts that anybody chose, rising */
-    uint32_t chosen[TOP_K_EXPERTS / WARP];       /* how many of 32 experts */
+    block_choice choose[STEP_ROWS];
+    uint64_t chosen_of[STEP_ROWS][STEP_MAX_TOP_K]; /* key and expert, the best first */
+    uint32_t takers[TOP_K_EXPERTS][PLACE_WORDS];   /* bits: places (row·STEP_MAX_TOP_K + choice) that chose the expert */
+    uint32_t list[PLACES];                         /* experts that anybody chose, rising */
+    uint32_t chosen[TOP_K_EXPERTS / WARP];         /* how many of 32 experts */
 };
 
 /* Rows row_first, row_first + step, … of a chunk as bytes, by one warp. */
@@ -57,6 +59,41 @@ __device__ __forceinline__ void stage_rows(const step_moe &a, const chunk_at<STE
 }
 static_assert(2 * STAGED == STEP_ROWS, "the two groups stage four rows each");
 
+/* The rows' choices into takers and chosen_of; all threads call it, and meet. */
+__device__ __forceinline__ void choose_experts(const step_moe &a, in_share &h) {
+    constexpr uint32_t OF_ROW = TOP_K_EXPERTS / WARP, EACH = STEP_ROWS * OF_ROW / WARPS; /* groups of 32 experts of a row, of a warp */
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, experts = a.router.rows, n = a.top_k * OF_ROW;
+    const uint32_t row = warp * EACH / OF_ROW, first = warp * EACH % OF_ROW * WARP + lane;
+    uint32_t key[EACH];
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+        const uint32_t e = first + i * WARP;
+        key[i] = row < a.rows && e < experts ? key_of(__ldcg(a.logits + (size_t)row * experts + e)) : 0;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) rank_in_warp(key[i], first + i * WARP, a.top_k - 1, h.choose[row]);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < a.rows * n; i += THREADS) {
+        const uint32_t r = i / n;
+        const uint64_t own = h.choose[r].candidate[i % n];
+        const uint32_t k = count_larger(h.choose[r].candidate, n, own), place = r * STEP_MAX_TOP_K + k;
+        if (k >= a.top_k) continue;
+        h.chosen_of[r][k] = own;
+        atomicOr(&h.takers[UINT32_MAX - (uint32_t)own][place / 32], 1u << place % 32);
+    }
+    __syncthreads();
+}
+static_assert(STEP_ROWS * (TOP_K_EXPERTS / WARP) % WARPS == 0 && TOP_K_EXPERTS / WARP == TOP_K_HELD, "");
+
+/* What a row chose, and the softmax of its logits, for the second half; by a warp. */
+__device__ __forceinline__ void leave_choices(const step_moe &a, uint32_t row, const in_share &h) {
+    const uint32_t lane = threadIdx.x % WARP, k = min(lane, a.top_k - 1);
+    const uint64_t own = h.chosen_of[row][k];
+    const float best = value_of((uint32_t)(h.chosen_of[row][0] >> 32)),
+                e = lane < a.top_k ? expf(value_of((uint32_t)(own >> 32)) - best) : 0.0f, sum = sum_lanes<32>(e);
+    if (lane < a.top_k) a.expert[row * a.top_k + lane] = UINT32_MAX - (uint32_t)own, a.weight[row * a.top_k + lane] = e / sum;
+}
+
 /* From takers to the list; all threads call it, and meet.  Returns how many there are. */
 __device__ __forceinline__ uint32_t list_experts(in_share &h) {
     const uint32_t e = threadIdx.x, lane = e % WARP;
@@ -79,6 +116,10 @@ __device__ __forceinline__ uint32_t list_experts(in_share &h) {
     return total;
 }
 
+struct in_unit { /* of work: which of the list, and row tile */
+    uint32_t at, tile;
+};
+
 __device__ __forceinline__ void meet_group(uint32_t group) {
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
 }
@@ -94,32 +135,30 @@ __global__ void __launch_bounds__(THREADS, 1) experts_in_many_kernel(const __gri
     __syncthreads();
     wait_inputs();
     launch_dependents();
-    if (warp < a.rows) {
-        const top_choice best = warp_choose(a.logits + (size_t)warp * a.router.rows, a.router.rows, a.top_k, h.choose[warp]);
-        const uint32_t place = warp * a.top_k + lane;
-        if (lane < a.top_k) atomicOr(&h.takers[best.expert][place / 32], 1u << place % 32);
-    }
-    if (group == 1 && n) stage_rows(a, at, chunk, 0, min(STAGED, a.rows), h); /* while the first chooses */
-    __syncthreads();
-    const uint32_t units = list_experts(h) * row_tiles, step = gridDim.x * GROUPS;
-    uint32_t ahead = blockIdx.x * GROUPS + group;
+    choose_experts(a, h);
+    const uint32_t listed = list_experts(h), step = gridDim.x * GROUPS, step_at = step / row_tiles, step_tile = step % row_tiles;
+    in_unit unit = {(blockIdx.x * GROUPS + group) / row_tiles, (blockIdx.x * GROUPS + group) % row_tiles}, ahead = unit;
+    const auto advance = [&](in_unit &u) {
+        u.at += step_at, u.tile += step_tile;
+        if (u.tile >= row_tiles) u.at++, u.tile -= row_tiles;
+    };
     uint8_t(&places)[IN_DEPTH][PAIR_BYTES] = h.places[warp];
     const auto fetch = [&](uint32_t place) {
-        if (n && ahead < units)
-            fetch_pair(a.gate, a.up, index_of(a.gate, h.list[ahead / row_tiles], ahead % row_tiles, chunk), n, places[place]);
-        ahead += step;
+        if (n && ahead.at < listed) fetch_pair(a.gate, a.up, index_of(a.gate, h.list[ahead.at], ahead.tile, chunk), n, places[place]);
+        advance(ahead);
         copy_commit();
     };
 #pragma unroll 1
     for (uint32_t i = 0; i < IN_DEPTH; i++) fetch(i);
-    if (group == 0 && n && a.rows > STAGED) stage_rows(a, at, chunk, STAGED, a.rows, h);
+    if (n && group * STAGED < a.rows) stage_rows(a, at, chunk, group * STAGED, min((group + 1) * STAGED, a.rows), h);
+    if (blockIdx.x == 0 && warp < a.rows) leave_choices(a, warp, h);
     __syncthreads();
     if (threadIdx.x < a.rows) h.factor[threadIdx.x] = rsqrtf(sum_apart(h.squares[threadIdx.x], chunks, 1) / (float)cols + a.in.eps);
     __syncthreads();
     uint32_t place = 0, turn = 0, finisher = 0;
 #pragma unroll 1
-    for (uint32_t unit = blockIdx.x * GROUPS + group; unit < units; unit += step) {
-        const uint32_t expert = h.list[unit / row_tiles], tile = unit % row_tiles;
+    for (; unit.at < listed; advance(unit)) {
+        const uint32_t expert = h.list[unit.at];
         const uint8_t *gate = places[place], *up = gate + CHUNK_BYTES<4>;
         copy_wait<IN_DEPTH - 1>();
         __syncwarp();
@@ -127,7 +166,7 @@ __global__ void __launch_bounds__(THREADS, 1) experts_in_many_kernel(const __gri
         for (uint32_t w = 0; w < PLACE_WORDS; w++) {
 #pragma unroll 1
             for (uint32_t takers = h.takers[expert][w]; takers; takers &= takers - 1) {
-                const uint32_t p = w * 32 + (uint32_t)__ffs((int)takers) - 1, r = p / a.top_k;
+                const uint32_t p = w * 32 + (uint32_t)__ffs((int)takers) - 1, r = p / STEP_MAX_TOP_K, k = p % STEP_MAX_TOP_K;
                 float(&sums)[2][GROUP_WARPS][TILE_OUT] = h.sums[group][turn];
                 if (n) {
                     int_input q;
@@ -141,11 +180,11 @@ __global__ void __launch_bounds__(THREADS, 1) experts_in_many_kernel(const __gri
                     if (lane % 4 < 2) sums[0][chunk][o] = v0, sums[1][chunk][o] = v1;
                 }
                 meet_group(group); /* one is enough: the sums have two places in turn */
-                const uint32_t o = tile * TILE_OUT + lane;
+                const uint32_t o = unit.tile * TILE_OUT + lane;
                 if (chunk == finisher && lane < TILE_OUT && o < a.gate.rows) {
                     const float x = sum_apart(&sums[0][0][lane], chunks, TILE_OUT) * h.factor[r],
                                 y = sum_apart(&sums[1][0][lane], chunks, TILE_OUT) * h.factor[r];
-                    a.places[(size_t)p * a.gate.rows + o] = silu(x) * y;
+                    a.places[((size_t)r * a.top_k + k) * a.gate.rows + o] = silu(x) * y;
                 }
                 finisher = (finisher + 1) % GROUP_WARPS;
                 turn ^= 1;
@@ -163,17 +202,20 @@ struct alignas(16) out_place { /* of a warp: a chunk of weights, and of the valu
     uint8_t chunk[CHUNK_BYTES<4>];
     float x[CHUNK_IN];
 };
+/* What a warp multiplies next: a chunk of the values of a row's choice, or of its shared expert. */
+struct alignas(16) out_item {
+    uint32_t tile, value; /* the first of each: index of the weights' tile, offset of the value */
+    float factor;
+    uint8_t row, is_shared;
+    uint16_t values; /* from the first to the row's last */
+};
+constexpr uint32_t OUT_CHUNKS = STEP_MAX_COLS / CHUNK_IN, ITEMS = STEP_ROWS * (STEP_MAX_TOP_K + 1) * OUT_CHUNKS;
+static_assert(STEP_MAX_COLS <= UINT16_MAX, "");
+
 struct alignas(16) out_share {
     out_place places[WARPS][OUT_DEPTH];
     float sums[STEP_ROWS][WARPS][TILE_OUT];
-    choose_share choose[STEP_ROWS];
-    uint32_t expert[PLACES];
-    float weight[PLACES], shared_weight[STEP_ROWS];
-};
-
-/* What a warp multiplies next: chunk c of the values of choice k of a row, k = top_k: of the shared expert. */
-struct out_item {
-    uint32_t row, k, c;
+    out_item items[ITEMS];
 };
 
 __global__ void __launch_bounds__(THREADS, 1) experts_out_many_kernel(const __grid_constant__ step_moe a) {
@@ -184,37 +226,36 @@ __global__ void __launch_bounds__(THREADS, 1) experts_out_many_kernel(const __gr
                    of_row = routed + shared_chunks, items = a.rows * of_row;
     launch_dependents();
     for (uint32_t i = threadIdx.x; i < STEP_ROWS * WARPS * TILE_OUT; i += THREADS) h.sums[0][0][i] = 0;
-    if (warp < a.rows) {
-        const top_choice best = warp_choose(a.logits + (size_t)warp * a.router.rows, a.router.rows, a.top_k, h.choose[warp]);
-        if (lane < a.top_k) h.expert[warp * a.top_k + lane] = best.expert, h.weight[warp * a.top_k + lane] = best.weight;
-        if (lane == 0) h.shared_weight[warp] = __ldcg(a.shared_weight + warp);
+    const uint32_t r = threadIdx.x / TILE_OUT, o = threadIdx.x % TILE_OUT, out = tile * TILE_OUT + o;
+    const bool has = r < a.rows && out < a.down.rows;
+    float *residual = a.residual + (size_t)r * a.down.rows + out;
+    have(residual);
+    wait_inputs();
+    const float before = has ? __ldcg(residual) : 0.0f;
+    for (uint32_t i = threadIdx.x; i < items; i += THREADS) {
+        const uint32_t row = i / of_row, in_row = i % of_row;
+        const bool is_shared = in_row >= routed;
+        const uint32_t place = row * a.top_k + (is_shared ? 0 : in_row / chunks), c = is_shared ? in_row - routed : in_row % chunks;
+        const cuda_mat &m = is_shared ? a.shared_down : a.down;
+        const uint32_t expert = is_shared ? 0 : __ldcg(a.expert + place);
+        const float factor = __ldcg(is_shared ? a.shared_weight + row : a.weight + place);
+        h.items[i] = {
+            (uint32_t)index_of(m, expert, tile, c), (is_shared ? row : place) * m.cols + c * CHUNK_IN, factor, (uint8_t)row, is_shared,
+            (uint16_t)(m.cols - c * CHUNK_IN)};
     }
     __syncthreads();
-    const auto item_of = [&](uint32_t item) {
-        const uint32_t row = item / of_row, in_row = item % of_row;
-        const bool is_shared = in_row >= routed;
-        return out_item{row, is_shared ? a.top_k : in_row / chunks, is_shared ? in_row - routed : in_row % chunks};
-    };
-    const auto fetch_weights = [&](uint32_t item, uint32_t place) {
-        if (item >= items) return;
-        const out_item i = item_of(item);
-        const bool is_shared = i.k == a.top_k;
-        const cuda_mat &m = is_shared ? a.shared_down : a.down;
-        fetch_chunk<4>(m, index_of(m, is_shared ? 0 : h.expert[i.row * a.top_k + i.k], tile, i.c), tiles_of(m, i.c),
-                       h.places[warp][place].chunk);
-    };
-    const auto fetch_values = [&](uint32_t item, uint32_t place) {
+    const auto tiles = [](const out_item &i) { return min(CHUNK, (i.values + TILE_IN - 1) / TILE_IN); };
+    const auto fetch = [&](uint32_t item, uint32_t place) {
         if (item < items) {
-            const out_item i = item_of(item);
-            const bool is_shared = i.k == a.top_k;
-            const uint32_t cols = is_shared ? a.shared_down.cols : a.down.cols;
-            const float *x = is_shared ? a.shared + (size_t)i.row * cols : a.places + ((size_t)i.row * a.top_k + i.k) * cols;
+            const out_item i = h.items[item];
+            fetch_chunk<4>(i.is_shared ? a.shared_down : a.down, i.tile, tiles(i), h.places[warp][place].chunk);
+            const float *x = (i.is_shared ? a.shared : a.places) + i.value;
 #pragma unroll
             for (uint32_t j = 0; j < CHUNK_IN / 4 / WARP; j++) {
-                const uint32_t in_chunk = (lane + j * WARP) * 4;
-                float *to = h.places[warp][place].x + in_chunk;
-                if (i.c * CHUNK_IN + in_chunk < cols)
-                    copy_async(to, x + i.c * CHUNK_IN + in_chunk);
+                const uint32_t k = (lane + j * WARP) * 4;
+                float *to = h.places[warp][place].x + k;
+                if (k < i.values)
+                    copy_async(to, x + k);
                 else
                     *reinterpret_cast<float4 *>(to) = make_float4(0, 0, 0, 0);
             }
@@ -222,11 +263,7 @@ __global__ void __launch_bounds__(THREADS, 1) experts_out_many_kernel(const __gr
         copy_commit();
     };
 #pragma unroll 1
-    for (uint32_t i = 0; i < OUT_DEPTH; i++) fetch_weights(warp + i * WARPS, i);
-    copy_commit();
-    wait_inputs();
-#pragma unroll 1
-    for (uint32_t i = 0; i < OUT_DEPTH; i++) fetch_values(warp + i * WARPS, i);
+    for (uint32_t i = 0; i < OUT_DEPTH; i++) fetch(warp + i * WARPS, i);
     uint32_t place = 0, row = 0;
     float total = 0;
     const auto put = [&] {
@@ -235,11 +272,10 @@ __global__ void __launch_bounds__(THREADS, 1) experts_out_many_kernel(const __gr
     };
 #pragma unroll 1
     for (uint32_t item = warp; item < items; item += WARPS) {
-        const out_item i = item_of(item);
-        const bool is_shared = i.k == a.top_k;
+        const out_item i = h.items[item];
         if (i.row != row) put();
         row = i.row;
-        copy_wait<OUT_DEPTH - 1>(); /* the weights of the first ones came before */
+        copy_wait<OUT_DEPTH - 1>();
         __syncwarp();
         const out_place &own = h.places[warp][place];
         const float *x = own.x + own_input(0);
@@ -253,17 +289,14 @@ __global__ void __launch_bounds__(THREADS, 1) experts_out_many_kernel(const __gr
         float none = 0;
         int_input q;
         spread_words(make_words<STEP_PLAIN>(at, values, none), q);
-        const float factor = is_shared ? h.shared_weight[row] : h.weight[row * a.top_k + i.k];
-        total += factor * int_output<4>(int_sums<4>(own.chunk, 0, q), own.chunk, tiles_of(is_shared ? a.shared_down : a.down, i.c), q);
+        total += i.factor * int_output<4>(int_sums<4>(own.chunk, 0, q), own.chunk, tiles(i), q);
         __syncwarp(); /* all have taken it */
-        fetch_weights(item + OUT_DEPTH * WARPS, place);
-        fetch_values(item + OUT_DEPTH * WARPS, place);
+        fetch(item + OUT_DEPTH * WARPS, place);
         place = place + 1 == OUT_DEPTH ? 0 : place + 1;
     }
     put();
     __syncthreads();
-    const uint32_t r = threadIdx.x / TILE_OUT, o = threadIdx.x % TILE_OUT, out = tile * TILE_OUT + o;
-    if (r < a.rows && out < a.down.rows) a.residual[(size_t)r * a.down.rows + out] += sum_apart(&h.sums[r][0][o], WARPS, TILE_OUT);
+    if (has) *residual = before + sum_apart(&h.sums[r][0][o], WARPS, TILE_OUT);
 }
 
 } // namespace

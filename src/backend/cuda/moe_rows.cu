@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(THREADS, 2) experts_in_row_kernel(const __grid
     const uint32_t key = threadIdx.x < experts ? key_of(__ldcg(logit)) : 0;
     chunk_values values;
     load_chunk<STEP_NORM>(at, values);
-    rank_in_warp(key, choice, chosen);
+    rank_in_warp(key, threadIdx.x, choice, chosen);
     __syncthreads();
     find_choice(choice, chosen);
     int_input q;

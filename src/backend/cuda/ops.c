@@ -273,6 +273,8 @@ static step_moe moe_of(const backend *b, const cuda_layer *l) {
                       .logits = b->scratch.router_logits,
                       .shared = f32(b, BUF_SHARED),
                       .shared_weight = f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * s->shared_width,
+                      .expert = b->buf[BUF_ROUTE_EXPERT],
+                      .weight = b->buf[BUF_ROUTE_WEIGHT],
                       .places = f32(b, BUF_EXPERT),
                       .residual = f32(b, BUF_RESIDUAL),
                       .top_k = s->top_k,

@@ -119,6 +119,8 @@ typedef struct step_moe {
     float *logits;        /* [rows][experts] scratch */
     float *shared;        /* [rows][shared width] scratch */
     float *shared_weight; /* [rows] scratch */
+    uint32_t *expert;     /* [rows][top_k] scratch: chosen, where there are several rows */
+    float *weight;        /* [rows][top_k] scratch: of these */
     float *places;        /* [rows][top_k][width] scratch */
     float *residual;      /* [rows][hidden] */
     uint32_t top_k, rows;

@@ -81,22 +81,22 @@ __device__ __forceinline__ top_choice warp_choose(const float *logits, uint32_t 
 /* One of the choices, by a block whose threads have a logit each: every warp ranks its own, and the best of all warps are ranked once more.
  * Two meetings of the block, but the way from the logits to the expert is half as long as a single warp's. */
 struct alignas(16) block_choice {
-    uint64_t candidate[TOP_K_MOST * TOP_K_HELD]; /* [rank within its warp][warp] */
+    uint64_t candidate[TOP_K_MOST * TOP_K_HELD]; /* [rank among its 32][which 32] */
     uint32_t key[TOP_K_EXPERTS], expert;
 };
 
-/* key: of expert threadIdx.x, 0 behind the last.  All meet before find_choice. */
-__device__ __forceinline__ void rank_in_warp(uint32_t key, uint32_t choice, block_choice &h) {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    h.key[threadIdx.x] = key;
+/* key: of an expert, 0 behind the last; a warp ranks 32 neighbours.  All meet before the best are ranked. */
+__device__ __forceinline__ void rank_in_warp(uint32_t key, uint32_t expert, uint32_t choice, block_choice &h) {
+    const uint32_t lane = threadIdx.x % WARP, group = expert / WARP;
+    h.key[expert] = key;
     __syncwarp();
     uint32_t rank = (uint32_t)__popc((int)(__match_any_sync(0xFFFFFFFFu, key) & ((1u << lane) - 1))); /* equal ones before it */
 #pragma unroll
     for (uint32_t i = 0; i < WARP; i += 4) {
-        const uint4 v = *reinterpret_cast<const uint4 *>(&h.key[warp * WARP + i]);
+        const uint4 v = *reinterpret_cast<const uint4 *>(&h.key[group * WARP + i]);
         rank += (v.x > key) + (v.y > key) + (v.z > key) + (v.w > key);
     }
-    if (rank <= choice) h.candidate[rank * TOP_K_HELD + warp] = (uint64_t)key << 32 | (UINT32_MAX - threadIdx.x);
+    if (rank <= choice) h.candidate[rank * TOP_K_HELD + group] = (uint64_t)key << 32 | (UINT32_MAX - expert);
 }
 
 /* h.expert is the choice-th best, ties to the lowest index; all meet before they read it. */
