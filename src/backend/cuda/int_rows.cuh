@@ -33,11 +33,12 @@ template <int NB, int DEPTH> __device__ __forceinline__ int_rows_share int_rows_
     return h;
 }
 
-/* All rows of the block: a warp takes its chunk of every groups-th, STAGED of them at once. */
+/* All rows of the block: a warp takes its chunk of every groups-th, STAGED of them at once: all, but of a normed input, whose warps share
+ * the rows. */
 template <step_source SOURCE, int NB>
 __device__ __forceinline__ void stage_rows(const step_input &in, uint32_t cols, uint32_t rows, uint32_t chunks, uint32_t chunk,
                                            uint32_t group, uint32_t groups, const int_rows_share &h) {
-    constexpr uint32_t STAGED = 4;
+    constexpr uint32_t STAGED = SOURCE == STEP_NORM ? 4 : 4 * NB;
     if (chunk >= chunks) return;
     const uint32_t lane = threadIdx.x % WARP, tile = chunk * CHUNK + lane / 8;
     chunk_at<SOURCE> at = find_chunk<SOURCE>(in, 0, cols, chunk);
@@ -98,10 +99,10 @@ __device__ __forceinline__ void rows_chunk_times(const void *place, uint32_t chu
     }
 }
 
-/* As int_row_tiles: done(r, output, value) in a thread of row r = threadIdx % rows. */
-template <step_source SOURCE, int NB, int DEPTH, typename Done>
+/* As int_row_tiles: done(r, output, value) in a thread of row r = threadIdx % rows, whose first output of the block is threadIdx / rows. */
+template <step_source SOURCE, int NB, int DEPTH, typename Begin, typename Done>
 __device__ __forceinline__ void int_rows_tiles(const cuda_mat &w, const step_input &in, uint32_t rows, uint32_t first, uint32_t end,
-                                               uint8_t *shared, Done done) {
+                                               uint8_t *shared, Begin begin, Done done) {
     constexpr uint32_t ROWS = 4 * NB;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, chunks = (w.col_tiles + CHUNK - 1) / CHUNK;
     const uint32_t ways = int_ways(chunks), groups = INT_WARPS / ways, chunk = warp % ways, group = warp / ways;
@@ -118,6 +119,7 @@ __device__ __forceinline__ void int_rows_tiles(const cuda_mat &w, const step_inp
     for (uint32_t i = 0; i < DEPTH; i++) fetch(i);
     stage_rows<SOURCE, NB>(in, w.cols, rows, chunks, chunk, group, groups, h);
     wait_inputs(); /* of warps that had nothing to stage */
+    begin();
     __syncthreads();
     const uint32_t r = threadIdx.x % rows, step = INT_THREADS / rows;
     float factor = 1;

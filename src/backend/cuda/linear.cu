@@ -251,11 +251,17 @@ template <step_source SOURCE, int NB>
 __global__ void __launch_bounds__(INT_THREADS, 1) int_rows_kernel(const __grid_constant__ step_linear a, uint32_t per_block) {
     extern __shared__ uint4 shared[];
     launch_dependents();
-    const uint32_t first = blockIdx.x * per_block;
+    const uint32_t first = blockIdx.x * per_block, own = first * TILE_OUT + threadIdx.x / a.rows; /* this thread's first output */
+    const bool adds = a.add && threadIdx.x < INT_THREADS / a.rows * a.rows && own < min((first + per_block) * TILE_OUT, a.w.rows);
+    float *out = a.out + (size_t)(threadIdx.x % a.rows) * a.out_stride;
+    float before = 0;
+    const auto begin = [&] {
+        if (adds) before = __ldcg(out + own);
+    };
     int_rows_tiles<SOURCE, NB, ROWS_DEPTH>(a.w, a.in, a.rows, first, min(first + per_block, a.w.row_tiles),
-                                           reinterpret_cast<uint8_t *>(shared), [&](uint32_t r, uint32_t o, float v) {
-                                               float *out = a.out + (size_t)r * a.out_stride + o;
-                                               *out = a.add ? *out + v : v;
+                                           reinterpret_cast<uint8_t *>(shared), begin, [&](uint32_t, uint32_t o, float v) {
+                                               if (a.add) v += o == own ? before : out[o];
+                                               out[o] = v;
                                            });
 }
 
@@ -265,11 +271,12 @@ __global__ void __launch_bounds__(INT_THREADS, 1) int_rows_head_kernel(const __g
     uint64_t best = 0; /* of this thread's row */
     const uint32_t tokens = a.batch.counts->tokens, first = blockIdx.x * per_block;
     launch_dependents();
-    int_rows_tiles<STEP_NORM, NB, ROWS_DEPTH_HEAD>(a.w, a.in, a.wanted, first, min(first + per_block, a.w.row_tiles),
-                                                   reinterpret_cast<uint8_t *>(shared), [&](uint32_t r, uint32_t o, float v) {
-                                                       a.logits[(size_t)r * a.vocabulary + o] = v;
-                                                       if (o < tokens) best = max_key(best, logit_key(v, o));
-                                                   });
+    int_rows_tiles<STEP_NORM, NB, ROWS_DEPTH_HEAD>(
+        a.w, a.in, a.wanted, first, min(first + per_block, a.w.row_tiles), reinterpret_cast<uint8_t *>(shared), [] {},
+        [&](uint32_t r, uint32_t o, float v) {
+            a.logits[(size_t)r * a.vocabulary + o] = v;
+            if (o < tokens) best = max_key(best, logit_key(v, o));
+        });
     pick_largest<INT_THREADS>(a, 0, a.wanted, best);
 }
 
