@@ -256,6 +256,7 @@ __device__ __forceinline__ void int_row_tiles(const cuda_mat &w, const step_inpu
 #pragma unroll 1
     for (uint32_t i = 0; i < DEPTH; i++) fetch(i);
     const chunk_at<SOURCE> at = find_chunk<SOURCE>(in, in.row_of ? in.row_of[0] : 0, w.cols, chunk);
+    if (SOURCE == STEP_HEADS) touch(at.x), touch(at.squares);
     wait_inputs();
     int_input q;
     float square = 0;

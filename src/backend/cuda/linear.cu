@@ -218,6 +218,7 @@ __global__ void __launch_bounds__(INT_THREADS, 2) int_linear_kernel(const __grid
     const bool adds = a.add && threadIdx.x < INT_BATCH * TILE_OUT && own < min((first + per_block) * TILE_OUT, a.w.rows);
     float *out = a.out + own;
     have(out);
+    if (adds) touch(out);
     float before = 0; /* of the block's first row tiles: asked for together with the input */
     const auto begin = [&] {
         if (adds) before = __ldcg(out);
