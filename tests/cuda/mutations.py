@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""mutations.py: one fault planted for each thing that the CUDA tests are to see; the test that is named must fail, and say so.
+"""mutations.py: one fault planted for each thing that the CUDA tests are to see; the test that is named must fail, and say so.  And
+experiments: kernels with their arithmetic left out, so that what is left of their time is that of what they load.
 
-usage: mutations.py build BUILD [NAME…]      every mutant, as programs in BUILD/mutants (a build folder with the cuda backend)
+usage: mutations.py build BUILD [NAME…]      every mutant, or these and experiments, as programs in BUILD/mutants (a build folder with the cuda
+                                             backend)
        mutations.py check                    that each can still be planted
        mutations.py list BUILD               the names of those that are there
        mutations.py run BUILD NAME           0: each of its tests has seen it.  Needs an NVIDIA GPU
@@ -61,6 +63,26 @@ MUTANTS = {
                            [('tests/cuda/test_device', 'Failure')]),
 }
 
+# The same, but of programs that measure.  Codes reach registers as before, and registers what is stored.
+STEP, PROMPT = 'tests/cuda/measure_stages', 'tests/cuda/test_prefill_kernels time'
+INT_PRODUCT = ('asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"\n'
+               '        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])\n'
+               '        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));')
+PRODUCT = 'for (int h = 0; h < 2; h++) wgmma_bf16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);'
+NO_PRODUCT = """for (int h = 0; h < 2; h++) {
+                if (!(accumulate || part || j))
+                    for (int i = 0; i < N / 2; i++) sum[h][i] = 0;
+                sum[h][j] += __uint_as_float(%s);
+            }"""
+WEIGHTS, CODES = ' ^ '.join(f'a[part][h][j][{i}]' for i in range(4)), 'part ? j ? codes[h].low.w : codes[h].low.z : j ? codes[h].low.y : codes[h].low.x'
+EXPERIMENTS = {
+    'step-without-products': ('int_gemv.cuh', INT_PRODUCT, 'd[0] ^= a0 ^ b0, d[1] ^= a1, d[2] ^= a2 ^ b1, d[3] ^= a3;',
+                              ['linear', 'moe_rows', 'moe_many'], [(STEP, '')]),
+    'prompt-without-products': ('gemm_kernel.cuh', PRODUCT, NO_PRODUCT % WEIGHTS, ['gemm_q4'], [(PROMPT, '')]),
+    'prompt-without-arithmetic': ('gemm_kernel.cuh', PRODUCT, NO_PRODUCT % CODES, ['gemm_q4'], [(PROMPT, '')]),
+}
+PLANTED = MUTANTS | EXPERIMENTS
+
 
 def program_of(test):
     words = test.split()
@@ -100,7 +122,7 @@ def compile_object(build, source, name, out):
 def compile_tests(build, names):
     """The kernels' own test programs as objects, once for all their mutants."""
     made = {}
-    for program in sorted({program_of(test) for name in names for test, _ in MUTANTS[name][4]}):
+    for program in sorted({program_of(test) for name in names for test, _ in PLANTED[name][4]}):
         words = command_of(build, program)
         source = next((w for w in words if w.endswith('.cu')), None)
         if not source:
@@ -121,7 +143,7 @@ def link(build, program, compiled, objects, out):
 
 def mutated(name):
     """The source as a whole, with the fault in it."""
-    file, text, other = MUTANTS[name][:3]
+    file, text, other = PLANTED[name][:3]
     original = (ROOT / CUDA / file).read_text()
     if original.count(text) != 1:
         sys.exit(f'{name}: {CUDA}{file} has its text {original.count(text)} times: plant the fault anew')
@@ -129,7 +151,7 @@ def mutated(name):
 
 
 def plant(build, name, compiled):
-    file, _, _, objects, tests = MUTANTS[name]
+    file, _, _, objects, tests = PLANTED[name]
     folder = Path(build).resolve() / 'mutants' / name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -145,7 +167,7 @@ def plant(build, name, compiled):
 
 
 def build_all(build, names):
-    chosen = [n for n in MUTANTS if not names or n in names]
+    chosen = names or list(MUTANTS)
     (Path(build) / 'mutants').mkdir(exist_ok=True)
     compiled = compile_tests(build, chosen)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -175,7 +197,7 @@ def main():
     if len(sys.argv) >= 3 and sys.argv[1] == 'build':
         build_all(sys.argv[2], sys.argv[3:])
     elif sys.argv[1:] == ['check']:
-        print(sum(bool(mutated(name)) for name in MUTANTS), 'faults can be planted')
+        print(sum(bool(mutated(name)) for name in PLANTED), 'faults can be planted')
     elif len(sys.argv) == 3 and sys.argv[1] == 'list':
         folder = Path(sys.argv[2]) / 'mutants'
         print('\n'.join(n for n in MUTANTS if (folder / n).is_dir()))
