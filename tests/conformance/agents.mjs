@@ -1,6 +1,6 @@
 // agents.mjs: the settings of docs/agents.md, and running an agent with nothing but them: a home of its own, and no way out but to the server.
 import { spawn } from 'node:child_process';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -18,12 +18,26 @@ export async function settingsOf(agent, language, url) {
   return block[1].replaceAll('http://127.0.0.1:8080', url);
 }
 
-// A folder for the time of fn.
+// Ends what an agent has left running, detached from it (Cline's hub): every process whose home is the folder.  Where there is no /proc: none.
+async function endThoseAtHome(folder) {
+  for (const pid of (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name))) {
+    const environment = await readFile(`/proc/${pid}/environ`, 'utf8').catch(() => ''); // another user's, or gone
+    if (!environment.split('\0').includes(`HOME=${folder}`)) continue;
+    try {
+      process.kill(Number(pid), 'SIGKILL');
+    } catch (error) {
+      if (error.code !== 'ESRCH') throw error;
+    }
+  }
+}
+
+// A folder for the time of fn, home of all that fn runs.
 export async function inFolder(fn) {
   const folder = await mkdtemp(join(tmpdir(), 'calla-agent-'));
   try {
     return await fn(folder);
   } finally {
+    await endThoseAtHome(folder);
     await rm(folder, { recursive: true, force: true });
   }
 }
