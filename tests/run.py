@@ -123,15 +123,20 @@ def build(name, compiler, options, wanted, llhttp_dir):
     return fault and f'{fault}:\n{builder.last_lines()}', time.monotonic() - started
 
 
-def compile_cuda(llhttp_dir):
+def compile_cuda(slow, llhttp_dir):
     """(an error in a source, or None; what did not run, or None; seconds).  Where nvcc works, everything is compiled for the oldest kind of
-    card, whose instructions all others have, and one kernel for Hopper: device.cuh has lines for what came with it, and every kernel
-    includes it.  Running it needs a card.  A compiler that cannot work on this machine is one more thing that did not run."""
+    card, whose instructions all others have; for Hopper the kernels that have lines for it, and one for the rest, whose lines stand in
+    device.cuh; for Blackwell one.  Slow: everything for each.  Running it needs a card.  A compiler that cannot work on this machine is one
+    more thing that did not run."""
     if not shutil.which('nvcc'):
         return None, 'compiling the CUDA backend: nvcc is not installed', 0
     started, builder = time.monotonic(), Builder('cuda', llhttp_dir)
     programs = ['measure_stages', *(f'test_{n}' for n in ('accuracy', 'answers', 'device', 'failing_server', 'far', 'layers', 'prefill_kernels', 'sampling'))]
-    for card, targets in (('80', ['src/cli/calla', *(f'tests/cuda/{p}' for p in programs)]), ('90a', ['src/backend/cuda/rows.o'])):
+    everything = ['src/cli/calla', *(f'tests/cuda/{p}' for p in programs)]
+    kernels = {'90a': ['gemm_q4', 'attention_bf16', 'prefill_attention', 'rows'], '120': ['rows']}
+    known = subprocess.run(['nvcc', '--list-gpu-code'], capture_output=True, text=True).stdout.split()
+    for card in ['80', '90a', *(['120'] if 'sm_120' in known else [])]:
+        targets = everything if slow or card not in kernels else [f'src/backend/cuda/{k}.o' for k in kernels[card]]
         # -O1: this is about nvcc, and the C files were optimized in variant gcc
         if not builder.configure('gcc', ['--buildtype=plain', '-Doptimization=1', '-Dcuda=enabled', '-Dmetal=disabled', f'-Dgpu_arch={card}']):
             return None, f'compiling the CUDA backend: nvcc is there, but something that it needs is not:\n{builder.last_lines()}', 0
@@ -235,7 +240,7 @@ def main():
                 if name != 'clang':  # meson looks for the packages, and that one needs none
                     building.submit(packages.result)
                 builds.append((name, wanted, building.submit(build, name, compiler, options, wanted, arguments.llhttp_dir)))
-        cuda = building.submit(compile_cuda, arguments.llhttp_dir)
+        cuda = building.submit(compile_cuda, arguments.slow, arguments.llhttp_dir)
         for name, wanted, built in builds:
             fault, seconds = built.result()
             print(f'variant {name}: built in {seconds:.0f} s', flush=True)
