@@ -137,8 +137,8 @@ def compile_cuda(slow, llhttp_dir):
     known = subprocess.run(['nvcc', '--list-gpu-code'], capture_output=True, text=True).stdout.split()
     for card in ['80', '90a', *(['120'] if 'sm_120' in known else [])]:
         targets = everything if slow or card not in kernels else [f'src/backend/cuda/{k}.o' for k in kernels[card]]
-        # -O1: this is about nvcc, and the C files were optimized in variant gcc
-        if not builder.configure('gcc', ['--buildtype=plain', '-Doptimization=1', '-Dcuda=enabled', '-Dmetal=disabled', f'-Dgpu_arch={card}']):
+        # -O1: this is about nvcc, and the C files were optimized in variant gcc.  No --buildtype, which would win when a folder is configured anew.
+        if not builder.configure('gcc', ['-Ddebug=false', '-Doptimization=1', '-Dcuda=enabled', '-Dmetal=disabled', f'-Dgpu_arch={card}']):
             return None, f'compiling the CUDA backend: nvcc is there, but something that it needs is not:\n{builder.last_lines()}', 0
         if not builder.ninja(*targets) and not builder.ninja('-j1', *targets):
             last = builder.last_lines()
