@@ -33,6 +33,18 @@ typedef struct cpu_x {
     bool fixed_order; /* sums are in the same order whatever the number of rows */
 } cpu_x;
 
+/* One of them, of fast precision. */
+typedef struct cpu_q8_row {
+    const int8_t *q8;
+    const float *scale, *sum;
+} cpu_q8_row;
+
+/* Row list[i], or i without a list. */
+static inline cpu_q8_row cpu_q8_row_of(const cpu_x *x, const uint32_t *list, uint32_t i) {
+    const size_t r = list ? list[i] : i;
+    return (cpu_q8_row){x->q8 + r * x->cols, x->scale + r * x->groups, x->sum + r * x->groups};
+}
+
 /* What a thread will read after this: as many outputs of a matrix with as many inputs.  A kernel may ask for their bytes meanwhile. */
 typedef struct cpu_ahead {
     const uint8_t *codes, *scales, *biases;

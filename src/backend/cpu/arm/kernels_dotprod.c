@@ -30,11 +30,6 @@ void dotprod_prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale,
     }
 }
 
-typedef struct q8_row {
-    const int8_t *q8;
-    const float *scale, *sum;
-} q8_row;
-
 static inline float32x4_t load_some(const float *p, uint32_t some) {
     float t[4] = {0};
     if (some == 4) return vld1q_f32(p);
@@ -50,7 +45,7 @@ static inline float32x4_t load_some_bf16(const uint8_t *p, uint32_t some) {
 
 /* `some` ≤ 4 groups of one output against n rows.  Two sums a row, since an addition takes up to four cycles. */
 static inline __attribute__((always_inline)) void gemv_groups(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
-                                                              uint32_t g, uint32_t some, const q8_row *x, uint32_t n,
+                                                              uint32_t g, uint32_t some, const cpu_q8_row *x, uint32_t n,
                                                               float32x4_t (*total)[2]) {
     float scale[Q8_ROWS][4];
     const float32x4_t s = load_some_bf16(scales + 2 * (size_t)g, some), bias = load_some_bf16(biases + 2 * (size_t)g, some);
@@ -73,7 +68,7 @@ static inline __attribute__((always_inline)) void gemv_groups(const uint8_t *cod
 
 /* One output, n ≤ 4 rows. */
 static inline __attribute__((always_inline)) void gemv(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, uint32_t groups,
-                                                       const q8_row *x, uint32_t n, float *acc) {
+                                                       const cpu_q8_row *x, uint32_t n, float *acc) {
     float32x4_t total[Q8_ROWS][2];
     for (uint32_t i = 0; i < n; i++) total[i][0] = total[i][1] = vdupq_n_f32(0);
     uint32_t g = 0;
@@ -87,11 +82,8 @@ void dotprod_linear_few(const weight_mat *m, uint32_t which, uint32_t first, uin
     const uint64_t row_bytes = weight_row_bytes(m), row = (uint64_t)which * m->rows + first;
     const uint32_t groups = (uint32_t)weight_row_groups(m);
     const uint8_t *codes = m->codes + row * row_bytes, *scales = m->scales + row * groups * 2, *biases = m->biases + row * groups * 2;
-    q8_row rows[Q8_ROWS];
-    for (uint32_t i = 0; i < n; i++) {
-        const size_t r = list ? list[i] : i;
-        rows[i] = (q8_row){x->q8 + r * x->cols, x->scale + r * x->groups, x->sum + r * x->groups};
-    }
+    cpu_q8_row rows[Q8_ROWS];
+    for (uint32_t i = 0; i < n; i++) rows[i] = cpu_q8_row_of(x, list, i);
     for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += groups * 2, biases += groups * 2, acc++) {
         if (n == 1)
             gemv(codes, scales, biases, groups, rows, 1, acc);

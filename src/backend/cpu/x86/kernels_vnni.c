@@ -60,16 +60,6 @@ static void prepare_q24(const float *x, uint32_t cols, size_t plane, size_t grou
     }
 }
 
-typedef struct q8_row {
-    const int8_t *q8;
-    const float *scale, *sum;
-} q8_row;
-
-static inline q8_row row_of(const cpu_x *x, const uint32_t *list, uint32_t i) {
-    const size_t r = list ? list[i] : i;
-    return (q8_row){x->q8 + r * x->cols, x->scale + r * x->groups, x->sum + r * x->groups};
-}
-
 /* Σ of each of four registers */
 static inline __m128 sums4(__m512 a, __m512 b, __m512 c, __m512 d) {
     const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)),
@@ -101,7 +91,7 @@ static inline __m512 line_dot(__m512i lows, __m512i highs, const int8_t *q) {
 /* Lane l of out[i]: part of the sum of one output and row i of n ≤ 4.  near, far: codes to ask for.  The sums, two chains for each row, have
  * names: gcc 12 keeps arrays in memory, which takes 1.4 times as long with two rows. */
 static inline __attribute__((always_inline)) void gemv_output(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
-                                                              const uint8_t *near, const uint8_t *far, uint32_t groups, const q8_row *x,
+                                                              const uint8_t *near, const uint8_t *far, uint32_t groups, const cpu_q8_row *x,
                                                               int8_t (*q)[CPU_MAX_COLS + CPU_GROUP], const uint32_t n, __m512 *out) {
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
 #define START(R) __m512 even##R = _mm512_setzero_ps(), odd##R = even##R;
@@ -148,7 +138,7 @@ static inline __attribute__((always_inline)) void gemv_output(const uint8_t *cod
     EACH_ROW(FINISH)
 }
 
-static inline __attribute__((always_inline)) void gemv_rows(const vnni_outputs *o, const q8_row *x, const uint32_t n, float *acc) {
+static inline __attribute__((always_inline)) void gemv_rows(const vnni_outputs *o, const cpu_q8_row *x, const uint32_t n, float *acc) {
     _Alignas(64) int8_t q[GEMV_ROWS][CPU_MAX_COLS + CPU_GROUP];
     for (uint32_t i = 0; i < n; i++) pair_up(x[i].q8, o->groups, q[i]);
     const cpu_ahead own = {o->codes, o->scales, o->biases};
@@ -200,7 +190,7 @@ static inline __attribute__((always_inline)) __m512 short_output(const uint8_t *
     return sum;
 }
 
-static void gemv_short(const vnni_outputs *o, const q8_row *x, float *acc) {
+static void gemv_short(const vnni_outputs *o, const cpu_q8_row *x, float *acc) {
     _Alignas(64) int8_t q[SHORT];
     pair_up(x->q8, SHORT_GROUPS, q);
     const __m512 x_scale = _mm512_broadcast_f32x8(_mm256_loadu_ps(x->scale)), x_sum = _mm512_broadcast_f32x8(_mm256_loadu_ps(x->sum));
@@ -230,8 +220,8 @@ static void gemv_short(const vnni_outputs *o, const q8_row *x, float *acc) {
 }
 
 static void gemv(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, uint32_t n, float *acc) {
-    q8_row rows[GEMV_ROWS];
-    for (uint32_t i = 0; i < n; i++) rows[i] = row_of(x, list, i);
+    cpu_q8_row rows[GEMV_ROWS];
+    for (uint32_t i = 0; i < n; i++) rows[i] = cpu_q8_row_of(x, list, i);
     if (n == 1 && o->groups == SHORT_GROUPS)
         gemv_short(o, rows, acc);
     else if (n == 1)

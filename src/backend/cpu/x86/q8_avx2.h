@@ -39,15 +39,10 @@ static inline __attribute__((always_inline)) __m256 add_group(__m256 sum, __m256
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(both)), scale, sum);
 }
 
-typedef struct q8_row {
-    const int8_t *q8;
-    const float *scale, *sum;
-} q8_row;
-
 /* acc[i][0] = one output × row i of n ≤ 3.  near: codes to ask for.  The sums, two chains for each row, have names, since gcc keeps arrays
  * in memory.  A group's scale comes from a register of eight: from memory, where they were just stored, it is a tenth slower. */
 static inline __attribute__((always_inline)) void gemv_output(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
-                                                              const uint8_t *near, uint32_t groups, const q8_row *x, const uint32_t n,
+                                                              const uint8_t *near, uint32_t groups, const cpu_q8_row *x, const uint32_t n,
                                                               float *acc) {
 #define EACH_ROW(DO) DO(0) DO(1) DO(2)
 #define BEGIN(R)                                                                                                                           \
@@ -259,11 +254,8 @@ void Q8(linear_q8)(const weight_mat *m, uint32_t which, uint32_t first, uint32_t
         gemm(&own, row_bytes, scale_bytes, count, x, list, n, ahead, acc);
         return;
     }
-    q8_row rows[3];
-    for (uint32_t i = 0; i < n; i++) {
-        const size_t r = list ? list[i] : i;
-        rows[i] = (q8_row){x->q8 + r * x->cols, x->scale + r * x->groups, x->sum + r * x->groups};
-    }
+    cpu_q8_row rows[3];
+    for (uint32_t i = 0; i < n; i++) rows[i] = cpu_q8_row_of(x, list, i);
     const uint32_t rows_ahead = cpu_rows_ahead(row_bytes, CPU_NEAR);
     for (uint32_t j = 0; j < count; j++, codes += row_bytes, scales += scale_bytes, biases += scale_bytes, acc++) {
         const cpu_ahead near = cpu_ahead_of(&own, ahead, row_bytes, scale_bytes, count, j, rows_ahead);
