@@ -188,7 +188,7 @@ static void check_moe(uint32_t rows, uint32_t hidden, uint32_t experts, uint32_t
     device_array<float> residual(x), dgain(gain), logits((size_t)rows * experts), shared((size_t)rows * shared_width), shared_weight(rows),
         weight((size_t)rows * top_k), places((size_t)rows * top_k * width);
     device_array<uint32_t> expert((size_t)rows * top_k);
-    logits.poison(), shared.poison(), shared_weight.poison(), weight.poison(), places.poison();
+    logits.poison(), shared.poison(), shared_weight.poison(), expert.poison(), weight.poison(), places.poison();
     step_moe a = {};
     a.router = router.m, a.shared_router = shared_router.m, a.shared_gate = shared_gate.m, a.shared_up = shared_up.m;
     a.shared_down = shared_down.m, a.gate = gate.m, a.up = up.m, a.down = down.m;

@@ -87,11 +87,9 @@ static_assert(STEP_ROWS * (TOP_K_EXPERTS / WARP) % WARPS == 0 && TOP_K_EXPERTS /
 
 /* What a row chose, and the softmax of its logits, for the second half; by a warp. */
 __device__ __forceinline__ void leave_choices(const step_moe &a, uint32_t row, const in_share &h) {
-    const uint32_t lane = threadIdx.x % WARP, k = min(lane, a.top_k - 1);
-    const uint64_t own = h.chosen_of[row][k];
-    const float best = value_of((uint32_t)(h.chosen_of[row][0] >> 32)),
-                e = lane < a.top_k ? expf(value_of((uint32_t)(own >> 32)) - best) : 0.0f, sum = sum_lanes<32>(e);
-    if (lane < a.top_k) a.expert[row * a.top_k + lane] = UINT32_MAX - (uint32_t)own, a.weight[row * a.top_k + lane] = e / sum;
+    const uint32_t lane = threadIdx.x % WARP;
+    const top_choice own = weigh_choices(h.chosen_of[row], a.top_k);
+    if (lane < a.top_k) a.expert[row * a.top_k + lane] = own.expert, a.weight[row * a.top_k + lane] = own.weight;
 }
 
 /* From takers to the list; all threads call it, and meet.  Returns how many there are. */

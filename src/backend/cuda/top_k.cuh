@@ -27,6 +27,14 @@ struct alignas(16) choose_share {
     uint64_t lane[WARP], candidate[TOP_K_MOST * TOP_K_HELD + 2], chosen[TOP_K_MOST], threshold;
 };
 
+/* Keys and lower indices [rounds], the best first, to choices; by a warp. */
+__device__ __forceinline__ top_choice weigh_choices(const uint64_t *chosen, uint32_t rounds) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const uint64_t own = lane < rounds ? chosen[lane] : 0;
+    const float e = lane < rounds ? expf(value_of((uint32_t)(own >> 32)) - value_of((uint32_t)(chosen[0] >> 32))) : 0.0f;
+    return {UINT32_MAX - (uint32_t)own, e / sum_lanes<32>(e)};
+}
+
 /* How many of values [n, rounded up to two] are larger. */
 __device__ __forceinline__ uint32_t count_larger(const uint64_t *values, uint32_t n, uint64_t than) {
     uint32_t larger = 0;
@@ -73,9 +81,7 @@ __device__ __forceinline__ top_choice warp_choose(const float *logits, uint32_t 
         if (k < rounds) h.chosen[k] = own;
     }
     __syncwarp();
-    const uint64_t own = lane < rounds ? h.chosen[lane] : 0;
-    const float e = lane < rounds ? expf(value_of((uint32_t)(own >> 32)) - value_of((uint32_t)(h.chosen[0] >> 32))) : 0.0f;
-    return {UINT32_MAX - (uint32_t)own, e / sum_lanes<32>(e)};
+    return weigh_choices(h.chosen, rounds);
 }
 
 /* One of the choices, by a block whose threads have a logit each: every warp ranks its own, and the best of all warps are ranked once more.
