@@ -194,7 +194,7 @@ typedef enum calla_kv { CALLA_KV_BF16 = 0, CALLA_KV_F32, CALLA_KV_Q8 } calla_kv;
  * device has kernels for it (docs/quality.md says what it costs); a device without them computes exactly. */
 typedef enum calla_precision { CALLA_PRECISION_EXACT = 0, CALLA_PRECISION_FAST } calla_precision;
 
-#define CALLA_MAX_BATCH_ROWS 8192
+#define CALLA_MAX_BATCH_ROWS 8192 /* of calla_engine_options.batch_rows */
 
 typedef struct calla_engine_options { /* zero means default */
     const char *model_dir;            /* NULL: the embedded pocket model */
