@@ -35,13 +35,16 @@ static float value(int what, size_t i) {
     }
 }
 
-static void assert_close(double got, double want, double n, double magnitude) {
-    const double tolerance = (n + 8) * (double)FLT_EPSILON * magnitude + 1e-30;
+static void assert_within(double got, double want, double tolerance) {
     if (!(fabs(got - want) <= tolerance)) {
         print_error("%s: %.9g, expected %.9g within %.3g\n", k->name, got, want, tolerance);
         fail();
     }
 }
+
+static double float_error(double n, double magnitude) { return (n + 8) * (double)FLT_EPSILON * magnitude + 1e-30; }
+
+static void assert_close(double got, double want, double n, double magnitude) { assert_within(got, want, float_error(n, magnitude)); }
 
 typedef struct matrix {
     weight_mat m;
@@ -358,6 +361,7 @@ static void test_delta(void **state) {
 static uint8_t *new_block(calla_kv kv, uint32_t n, double (*seen)[HEAD_DIM]) {
     const size_t used = kv == CALLA_KV_Q8 ? kv_block_bytes(kv) : kv_block_bytes(kv) / KV_PAGE_TOKENS * n;
     uint8_t *block = guard_alloc(used, GUARD_AFTER);
+    memset(block, 0xFF, used); /* NaN in scales behind the last row */
     for (uint32_t t = 0; t < n; t++) {
         float x[HEAD_DIM], back[HEAD_DIM];
         for (uint32_t i = 0; i < HEAD_DIM; i++) x[i] = value(t % 5, i);
@@ -374,10 +378,28 @@ static uint8_t *new_block(calla_kv kv, uint32_t n, double (*seen)[HEAD_DIM]) {
     return block;
 }
 
+typedef struct reference_sum {
+    double value, magnitude; /* Σ a·b, Σ |a·b| */
+} reference_sum;
+
+static reference_sum score_of(const float *q, const double *key) {
+    reference_sum sum = {0};
+    for (uint32_t i = 0; i < HEAD_DIM; i++) sum.value += (double)q[i] * key[i], sum.magnitude += fabs((double)q[i] * key[i]);
+    return sum;
+}
+
+/* before + Σ p v of dimension i */
+static reference_sum value_of(float before, const float *p, double (*v)[HEAD_DIM], uint32_t n, uint32_t i) {
+    reference_sum sum = {(double)before, fabs((double)before)};
+    for (uint32_t t = 0; t < n; t++) sum.value += (double)p[t] * v[t][i], sum.magnitude += fabs((double)p[t] * v[t][i]);
+    return sum;
+}
+
 static void check_attention(calla_kv kv, uint32_t heads, uint32_t n) {
     enum { D = HEAD_DIM, HEADS = 13, N = 35 };
     const size_t q_stride = 2 * D, stride = N + 1;
-    static double x[N][D], before[HEADS][D];
+    static double x[N][D];
+    static float before[HEADS][D];
     float one[N];
     uint8_t *block = new_block(kv, n, x);
     float *q = guard_alloc(((heads - 1) * q_stride + D) * 4, GUARD_AFTER), *p = guard_alloc(((heads - 1) * stride + n) * 4, GUARD_AFTER),
@@ -386,22 +408,18 @@ static void check_attention(calla_kv kv, uint32_t heads, uint32_t n) {
     k->mixer->attend_scores(q, q_stride, heads, block, kv, n, p, stride, n % 2 ? block : NULL);
     for (uint32_t h = 0; h < heads; h++)
         for (uint32_t t = 0; t < n; t++) {
-            double want = 0, magnitude = 0;
-            for (uint32_t i = 0; i < D; i++)
-                want += (double)q[h * q_stride + i] * x[t][i], magnitude += fabs((double)q[h * q_stride + i] * x[t][i]);
-            assert_close((double)p[h * stride + t], want, D, magnitude);
+            const reference_sum want = score_of(q + h * q_stride, x[t]);
+            assert_close((double)p[h * stride + t], want.value, D, want.magnitude);
             k->mixer->attend_scores(q + h * q_stride, q_stride, 1, block, kv, t + 1, one, 1, NULL);
             assert_true(!memcmp(&one[t], &p[h * stride + t], sizeof *one)); /* alone as among others */
         }
     for (uint32_t h = 0; h < heads; h++)
-        for (uint32_t i = 0; i < D; i++) before[h][i] = (double)(out[(size_t)h * D + i] = uniform(1));
+        for (uint32_t i = 0; i < D; i++) before[h][i] = out[(size_t)h * D + i] = uniform(1);
     k->mixer->attend_values(p, stride, heads, block, kv, n, out, n % 2 ? block : NULL);
     for (uint32_t h = 0; h < heads; h++)
         for (uint32_t i = 0; i < D; i++) {
-            double want = before[h][i], magnitude = fabs(want);
-            for (uint32_t t = 0; t < n; t++)
-                want += (double)p[h * stride + t] * x[t][i], magnitude += fabs((double)p[h * stride + t] * x[t][i]);
-            assert_close((double)out[(size_t)h * D + i], want, n, magnitude);
+            const reference_sum want = value_of(before[h][i], p + h * stride, x, n, i);
+            assert_close((double)out[(size_t)h * D + i], want.value, n, want.magnitude);
         }
     guard_free_all();
 }
@@ -411,6 +429,72 @@ static void test_attention(void **state) {
     for (calla_kv kv = CALLA_KV_BF16; kv <= CALLA_KV_Q8; kv++)
         for (uint32_t heads = 1; heads <= 13; heads += heads < 5 ? 1 : 4)
             for (uint32_t n = 1; n <= 35; n += n < 18 ? 2 : 17) check_attention(kv, heads, n);
+}
+
+/* Beside what float32 may: what cpu_attention says that is rounded. */
+static double fast_q_error(calla_kv kv, const float *q, const double *x) {
+    if (kv == CALLA_KV_BF16) return 0x1p-9 * score_of(q, x).magnitude;
+    double error = 0;
+    for (uint32_t g = 0; g < HEAD_DIM; g += KV_GROUP) {
+        double largest = 0, sum = 0;
+        for (uint32_t i = g; i < g + KV_GROUP; i++) largest = fmax(largest, fabs((double)q[i])), sum += fabs(x[i]);
+        error += 1.01 / 65024 * largest * sum;
+    }
+    return error;
+}
+
+static double fast_p_error(calla_kv kv, const float *p, double (*x)[HEAD_DIM], uint32_t n, uint32_t i) {
+    if (kv == CALLA_KV_BF16) return 0x1p-9 * value_of(0, p, x, n, i).magnitude;
+    double p_most = 0, x_most = 0;
+    for (uint32_t t = 0; t < n; t++)
+        if ((double)p[t] > p_most) p_most = (double)p[t];
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t j = i / KV_GROUP * KV_GROUP; j < (i / KV_GROUP + 1) * KV_GROUP; j++)
+            if (fabs(x[t][j]) > x_most) x_most = fabs(x[t][j]);
+    return n * 1.01 / 65534 * p_most * x_most;
+}
+
+static void check_fast_attention(calla_kv kv, uint32_t heads, uint32_t n, int what) {
+    enum { D = HEAD_DIM, HEADS = 13, N = KV_PAGE_TOKENS };
+    const cpu_attention *fast = k->attention[kv];
+    const size_t q_stride = 2 * D, stride = N + 1;
+    static double x[N][D];
+    static float before[HEADS * D];
+    float one[N], alone[D];
+    uint8_t *block = new_block(kv, n, x);
+    float *q = guard_alloc(((heads - 1) * q_stride + D) * 4, GUARD_AFTER), *p = guard_alloc(((heads - 1) * stride + n) * 4, GUARD_AFTER),
+          *out = guard_alloc((size_t)heads * D * 4, GUARD_AFTER);
+    for (size_t i = 0; i < (heads - 1) * q_stride + D; i++) q[i] = value(what, i);
+    fast->scores(q, q_stride, heads, block, n, p, stride, n % 2 ? block : NULL);
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t t = 0; t < n; t++) {
+            const reference_sum want = score_of(q + h * q_stride, x[t]);
+            assert_within((double)p[h * stride + t], want.value, float_error(D, want.magnitude) + fast_q_error(kv, q + h * q_stride, x[t]));
+            if (n > 35 && t % 17) continue;
+            fast->scores(q + h * q_stride, q_stride, 1, block, t + 1, one, 1, NULL);
+            assert_true(!memcmp(&one[t], &p[h * stride + t], sizeof *one)); /* alone as among others */
+        }
+    for (size_t i = 0; i < (heads - 1) * stride + n; i++) p[i] = fabsf(value(what, i));
+    for (size_t i = 0; i < (size_t)heads * D; i++) before[i] = out[i] = uniform(1);
+    fast->values(p, stride, heads, block, n, out, n % 2 ? block : NULL);
+    for (uint32_t h = 0; h < heads; h++) {
+        memcpy(alone, before + h * D, sizeof alone);
+        fast->values(p + h * stride, stride, 1, block, n, alone, NULL);
+        assert_true(!memcmp(alone, out + h * D, sizeof alone));
+        for (uint32_t i = 0; i < D; i++) {
+            const reference_sum want = value_of(before[h * D + i], p + h * stride, x, n, i);
+            assert_within((double)out[h * D + i], want.value, float_error(n, want.magnitude) + fast_p_error(kv, p + h * stride, x, n, i));
+        }
+    }
+    guard_free_all();
+}
+
+static void test_fast_attention(void **state) {
+    (void)state;
+    static const uint32_t rows[] = {1, 2, 3, 15, 16, 17, 18, 31, 32, 33, 35, 255, 256};
+    for (calla_kv kv = CALLA_KV_F32; kv <= CALLA_KV_Q8; kv++)
+        for (uint32_t heads = 1; k->attention[kv] && heads <= 13; heads += heads < 5 ? 1 : 4)
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) check_fast_attention(kv, heads, rows[r], (int)(heads + r) % 5);
 }
 
 static void test_largest(void **state) {
@@ -438,10 +522,10 @@ static bool as_expected(const cpu_kernels *const *found, size_t n, char **names,
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),      cmocka_unit_test(test_weight_row), cmocka_unit_test(test_dot),
-        cmocka_unit_test(test_dots),        cmocka_unit_test(test_byte_dots),  cmocka_unit_test(test_prepare),
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_delta),      cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_linear),         cmocka_unit_test(test_weight_row), cmocka_unit_test(test_dot),
+        cmocka_unit_test(test_dots),           cmocka_unit_test(test_byte_dots),  cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_activations),    cmocka_unit_test(test_delta),      cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_fast_attention), cmocka_unit_test(test_largest),
     };
     const cpu_kernels *found[CPU_MAX_TABLES];
     const size_t n = cpu_kernels_available(found);

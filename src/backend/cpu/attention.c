@@ -57,10 +57,11 @@ static const uint32_t *row_pages(const row_batch *t, uint32_t row) { return t->p
 typedef struct attention_run {
     backend *b;
     uint32_t layer;
-    uint32_t group;       /* query heads of a K/V head */
-    uint32_t splits;      /* of the longest row; used where rows are split over tasks */
-    uint32_t tile_rows;   /* where they are not: rows of one task */
-    const uint32_t *tile; /* [tiles] the first row of each */
+    uint32_t group;            /* query heads of a K/V head */
+    uint32_t splits;           /* of the longest row; used where rows are split over tasks */
+    uint32_t tile_rows;        /* where they are not: rows of one task */
+    const uint32_t *tile;      /* [tiles] the first row of each */
+    const cpu_attention *fast; /* or NULL */
     float q_gain[D], k_gain[D];
 } attention_run;
 
@@ -118,11 +119,17 @@ static void attend_page(const attention_run *run, const float *q, const uint8_t 
                         uint32_t count, float *part, float *p /* [group][page tokens] */) {
     const backend *b = run->b;
     const cpu_mixers *mixer = b->k->mixer;
+    const cpu_attention *fast = run->fast;
     const uint32_t group = run->group, sharing = cpu_does(b, CPU_KV_SHARING) ? group : 1; /* heads that share a pass over K and V */
     float *max = part + (size_t)group * D, *sum = max + group;
-    for (uint32_t j = 0; j < group; j += sharing)
-        mixer->attend_scores(q + (size_t)j * 2 * D, 2 * D, sharing, k, b->limits.kv, count, p + (size_t)j * KV_PAGE_TOKENS, KV_PAGE_TOKENS,
-                             fetch ? v : NULL);
+    for (uint32_t j = 0; j < group; j += sharing) {
+        const float *qj = q + (size_t)j * 2 * D;
+        float *pj = p + (size_t)j * KV_PAGE_TOKENS;
+        if (fast)
+            fast->scores(qj, 2 * D, sharing, k, count, pj, KV_PAGE_TOKENS, fetch ? v : NULL);
+        else
+            mixer->attend_scores(qj, 2 * D, sharing, k, b->limits.kv, count, pj, KV_PAGE_TOKENS, fetch ? v : NULL);
+    }
     for (uint32_t j = 0; j < group; j++) {
         float *pj = p + (size_t)j * KV_PAGE_TOKENS;
         const float largest = mixer->largest(pj, count);
@@ -134,9 +141,14 @@ static void attend_page(const attention_run *run, const float *q, const uint8_t 
         }
         sum[j] += mixer->exp_sum(pj, count, max[j]);
     }
-    for (uint32_t j = 0; j < group; j += sharing)
-        mixer->attend_values(p + (size_t)j * KV_PAGE_TOKENS, KV_PAGE_TOKENS, sharing, v, b->limits.kv, count, part + (size_t)j * D,
-                             fetch ? ahead : NULL);
+    for (uint32_t j = 0; j < group; j += sharing) {
+        const float *pj = p + (size_t)j * KV_PAGE_TOKENS;
+        float *out = part + (size_t)j * D;
+        if (fast)
+            fast->values(pj, KV_PAGE_TOKENS, sharing, v, count, out, fetch ? ahead : NULL);
+        else
+            mixer->attend_values(pj, KV_PAGE_TOKENS, sharing, v, b->limits.kv, count, out, fetch ? ahead : NULL);
+    }
 }
 
 /* One split for rows first … first + rows - 1, which follow each other in a sequence: their parts, one after the other, cleared here.
@@ -226,6 +238,7 @@ uint64_t cpu_attention_partial_bytes(const model_shape *s, const backend_limits 
 void cpu_attention_mix(backend *b, uint32_t layer) {
     const row_batch *t = b->batch;
     attention_run run = {.b = b, .layer = layer, .group = b->s->attention_heads / b->s->kv_heads};
+    if (b->q8) run.fast = b->k->attention[b->limits.kv];
     ref_load_vec(&b->w->layer[layer].q_norm, run.q_gain);
     ref_load_vec(&b->w->layer[layer].k_norm, run.k_gain);
     cpu_each_row(b, cache_task, &run, b->whole->rows);

@@ -50,7 +50,9 @@ size_t cpu_kernels_available(const cpu_kernels *found[CPU_MAX_TABLES]) {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (avx512 && __builtin_cpu_supports("avx512vnni")) found[n++] = &cpu_kernels_vnni;
+    const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+    if (vnni && __builtin_cpu_supports("avx512bf16")) found[n++] = &cpu_kernels_bf16;
+    if (vnni) found[n++] = &cpu_kernels_vnni;
     if (avx512) found[n++] = &cpu_kernels_avx512;
     if (avx2 && has_avxvnni()) found[n++] = &cpu_kernels_avxvnni;
     if (avx2) found[n++] = &cpu_kernels_avx2;

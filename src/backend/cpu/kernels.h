@@ -68,6 +68,15 @@ typedef struct cpu_mixers {
     float (*exp_sum)(float *p, uint32_t n, float max);
 } cpu_mixers;
 
+/* attend_scores and attend_values of one type of cache in fast precision; p ≥ 0.  What is rounded beside the cache's own values: with bf16
+ * q and p to bf16; with 8 bits q to 1/65,024 of the largest of its 64, and p times V's scale to 1/65,534 of the largest p of the call times
+ * the largest scale of the 64.  A score is the same whatever n and heads are, a sum of values whatever heads are. */
+typedef struct cpu_attention {
+    void (*scores)(const float *q, size_t q_stride, uint32_t heads, const uint8_t *k, uint32_t n, float *scores, size_t scores_stride,
+                   const uint8_t *ahead);
+    void (*values)(const float *p, size_t p_stride, uint32_t heads, const uint8_t *v, uint32_t n, float *out, const uint8_t *ahead);
+} cpu_attention;
+
 typedef struct cpu_kernels {
     const char *name;
     const cpu_peak *peak; /* what its instructions can do at most, for calla bench */
@@ -100,6 +109,7 @@ typedef struct cpu_kernels {
     void (*sigmoid_mul)(float *a, const float *b, uint32_t n);
 
     const cpu_mixers *mixer;
+    const cpu_attention *attention[CALLA_KV_Q8 + 1]; /* of each type of cache in fast precision, or NULL: mixer's */
 } cpu_kernels;
 
 /* acc[i][0 … count - 1] ← 0 */
@@ -142,7 +152,7 @@ static inline __attribute__((always_inline)) void cpu_ask(cpu_ahead at, size_t r
 
 extern const cpu_kernels cpu_kernels_c;
 #if defined(__x86_64__)
-extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avxvnni, cpu_kernels_avx512, cpu_kernels_vnni;
+extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avxvnni, cpu_kernels_avx512, cpu_kernels_vnni, cpu_kernels_bf16;
 #elif defined(__aarch64__)
 extern const cpu_kernels cpu_kernels_neon, cpu_kernels_dotprod, cpu_kernels_i8mm;
 #endif

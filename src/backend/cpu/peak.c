@@ -39,18 +39,8 @@ static double measure(backend *b, const cpu_peak_kernel *kernel) {
     return best;
 }
 
-/* Machines that run the VNNI table may lack bf16. */
-static bool has_bf16(void) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return true;
-#endif
-}
-
 void cpu_dot_rates(backend *b, calla_dot_rates *out) {
     const cpu_peak *peak = b->k->peak;
-    *out = (calla_dot_rates){.f32 = measure(b, peak->f32), .bf16 = has_bf16() ? measure(b, peak->bf16) : 0, .i8 = measure(b, peak->i8)};
+    *out = (calla_dot_rates){.f32 = measure(b, peak->f32), .bf16 = measure(b, peak->bf16), .i8 = measure(b, peak->i8)};
     out->used = b->q8 ? out->i8 : out->f32;
 }

@@ -28,6 +28,20 @@ static inline __mmask16 avx512_part(uint32_t left) { return _cvtu32_mask16(left 
 
 static inline __m512 avx512_bf16(__m256i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16)); }
 
+/* The sums of the lanes of 16 vectors: four rounds, each of which adds what half of the vectors have of the other half's lanes. */
+static inline __m512 avx512_sums(const __m512 s[16]) {
+    __m512 a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(s[i], s[i + 8], 0x44),
+                             _mm512_shuffle_f32x4(s[i], s[i + 8], 0xEE)); /* s[i] in the lower half */
+    for (int i = 0; i < 4; i++)
+        b[i] =
+            _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xDD)); /* i, i+8, i+4, i+12 */
+    for (int i = 0; i < 2; i++) c[i] = _mm512_add_ps(_mm512_unpacklo_ps(b[i], b[i + 2]), _mm512_unpackhi_ps(b[i], b[i + 2]));
+    const __m512 d = _mm512_add_ps(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
+    return _mm512_shuffle_f32x4(d, d, _MM_SHUFFLE(3, 1, 2, 0));
+}
+
 /* 64 values → evens 0 … 31, odds 0 … 31 */
 static inline void avx512_reorder(const float *x, __m512 out[4]) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),

@@ -256,6 +256,6 @@ void avx512_prepare_f32(const float *x, uint32_t cols, float *f32, float *sum) {
     }
 }
 
-static const cpu_peak peak = {.f32 = &avx512_peak_f32, .bf16 = &avx512_peak_bf16};
+static const cpu_peak peak = {.f32 = &avx512_peak_f32};
 
 const cpu_kernels cpu_kernels_avx512 = {.name = "avx512", .peak = &peak, .has_q8 = false, .linear = avx512_linear_f32, AVX512_COMMON};

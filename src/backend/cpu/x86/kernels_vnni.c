@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "backend/cpu/x86/attention.h"
 #include "backend/cpu/x86/avx512.h"
 #include "backend/cpu/x86/vnni.h"
 
@@ -17,7 +18,7 @@ static inline float largest_of(const __m512 v[4]) {
 }
 
 /* Group by group: scale = largest / 127, rounded to nearest. */
-static void prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum) {
+void vnni_prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, float *sum) {
     for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, q8 += CPU_GROUP) {
         __m512 v[4];
         avx512_reorder(x, v);
@@ -34,7 +35,7 @@ static void prepare_q8(const float *x, uint32_t cols, int8_t *q8, float *scale, 
     }
 }
 
-static void prepare_q24(const float *x, uint32_t cols, size_t plane, size_t groups, int8_t *q, float *scale, float *sum, int32_t *start) {
+void vnni_prepare_q24(const float *x, uint32_t cols, size_t plane, size_t groups, int8_t *q, float *scale, float *sum, int32_t *start) {
     const float most = 127 * 65536;
     const __m512i half = _mm512_set1_epi32(128);
     for (uint32_t g = 0; g < cols / CPU_GROUP; g++, x += CPU_GROUP, q += CPU_GROUP) {
@@ -234,8 +235,8 @@ static void gemv(const vnni_outputs *o, const cpu_x *x, const uint32_t *list, ui
         gemv_rows(o, rows, 4, acc);
 }
 
-static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list,
-                        uint32_t n, bool q8, const cpu_ahead *ahead, float *acc) {
+void vnni_linear(const weight_mat *m, uint32_t which, uint32_t first, uint32_t count, const cpu_x *x, const uint32_t *list, uint32_t n,
+                 bool q8, const cpu_ahead *ahead, float *acc) {
     if (!q8 && (n <= GEMV_ROWS || !x->q24)) {
         avx512_linear_f32(m, which, first, count, x, list, n, q8, ahead, acc);
         return;
@@ -255,12 +256,6 @@ static void linear_vnni(const weight_mat *m, uint32_t which, uint32_t first, uin
         vnni_gemm(&o, x, list, n, !q8, acc);
 }
 
-static const cpu_peak peak = {.f32 = &avx512_peak_f32, .bf16 = &avx512_peak_bf16, .i8 = &vnni_peak_i8};
+static const cpu_peak peak = {.f32 = &avx512_peak_f32, .i8 = &vnni_peak_i8};
 
-const cpu_kernels cpu_kernels_vnni = {.name = "vnni",
-                                      .peak = &peak,
-                                      .has_q8 = true,
-                                      .linear = linear_vnni,
-                                      .prepare_q8 = prepare_q8,
-                                      .prepare_q24 = prepare_q24,
-                                      AVX512_COMMON};
+const cpu_kernels cpu_kernels_vnni = {.name = "vnni", .peak = &peak, .attention = {[CALLA_KV_Q8] = &vnni_attention_q8}, VNNI_COMMON};

@@ -21,17 +21,7 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); 
 static inline vec v_fnma(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); }
 static inline float v_sum(vec v) { return _mm512_reduce_add_ps(v); }
 
-/* Four rounds, each of which adds what half of the vectors have of the other half's lanes. */
-static inline vec v_sums(const vec s[LANES]) {
-    vec a[8], b[4], c[2];
-    for (int i = 0; i < 8; i++)
-        a[i] = v_add(_mm512_shuffle_f32x4(s[i], s[i + 8], 0x44), _mm512_shuffle_f32x4(s[i], s[i + 8], 0xEE)); /* s[i] in the lower half */
-    for (int i = 0; i < 4; i++)
-        b[i] = v_add(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xDD)); /* i, i+8, i+4, i+12 */
-    for (int i = 0; i < 2; i++) c[i] = v_add(_mm512_unpacklo_ps(b[i], b[i + 2]), _mm512_unpackhi_ps(b[i], b[i + 2]));
-    const vec d = v_add(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
-    return _mm512_shuffle_f32x4(d, d, _MM_SHUFFLE(3, 1, 2, 0));
-}
+static inline vec v_sums(const vec s[LANES]) { return avx512_sums(s); }
 
 /* exp(x): 2^n · p(r), r = x − n ln 2, |r| ≤ 0.35; Taylor to degree 6 (relative error under 2e-7). */
 static inline vec v_exp(vec x) {
