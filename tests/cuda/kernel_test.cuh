@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <vector>
 
+#include <cuda_fp16.h>
+
 #include "backend/cuda/step.h"
 
 using std::vector;
@@ -42,6 +44,9 @@ static inline float from_bf16(uint16_t h) {
     return x;
 }
 
+static inline uint16_t to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+static inline float from_f16(uint16_t h) { return __half2float(__ushort_as_half(h)); }
+
 /* ---- device memory ---- */
 
 template <typename T> struct device_array {
@@ -63,7 +68,7 @@ template <typename T> struct device_array {
         CUDA(cudaMemcpy(to.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
         return to;
     }
-    void poison(void) { CUDA(cudaMemset(data, 0xFF, n * sizeof(T))); } /* NaN as f32 and as bf16 */
+    void poison(void) { CUDA(cudaMemset(data, 0xFF, n * sizeof(T))); } /* NaN as f32, bf16 and f16 */
 };
 
 /* ---- judging ---- */
@@ -96,7 +101,7 @@ static inline void judge_close(const char *name, const vector<double> &want, con
 
 static inline vector<float> widen(const vector<uint16_t> &x) {
     vector<float> y(x.size());
-    for (size_t i = 0; i < x.size(); i++) y[i] = from_bf16(x[i]);
+    for (size_t i = 0; i < x.size(); i++) y[i] = from_f16(x[i]);
     return y;
 }
 

@@ -68,7 +68,7 @@ STEP, PROMPT = 'tests/cuda/measure_stages', 'tests/cuda/test_prefill_kernels tim
 INT_PRODUCT = ('asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"\n'
                '        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])\n'
                '        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));')
-PRODUCT = 'for (int h = 0; h < 2; h++) wgmma_bf16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);'
+PRODUCT = 'for (int h = 0; h < 2; h++) wgmma_f16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);'
 NO_PRODUCT = """for (int h = 0; h < 2; h++) {
                 if (!(accumulate || part || j))
                     for (int i = 0; i < N / 2; i++) sum[h][i] = 0;

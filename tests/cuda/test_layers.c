@@ -1,12 +1,15 @@
 /* test_layers.c: what fast precision changes in each layer's output on the device, beside the cpu in float32.
  *
- * usage: test_layers DIR TOKENS LIMIT
+ * usage: test_layers DIR TOKENS LIMIT [wide]
  *
  * The same TOKENS go through both; through the device as a prompt, eight rows at a time, and one.  A near tie of a router may fall the other
  * way there, and from then on the row is another one, which says nothing of the arithmetic: so the device is given the cpu's experts and
  * their weights, and how often it had chosen others is reported.  A layer's error is |device - cpu| / |cpu| over the residual stream behind
  * it: "whole" with the errors of the layers before in it, "alone" where the layer begins with the cpu's residual stream.  LIMIT holds for
- * both. */
+ * both.
+ *
+ * wide: the first layer's norm gives a part in 4096 of what it gave, and the input projections behind it have scales and biases times 4096:
+ * the same model, with scales that the products of prompts cannot take. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,13 +166,39 @@ static double report(const char *name, uint32_t piece) {
     return worst;
 }
 
+/* A copy [bytes] of bf16 numbers, each times 2^power. */
+static uint8_t *times_power(const uint8_t *from, uint64_t bytes, int power) {
+    uint8_t *to = take(bytes, 1);
+    for (uint64_t i = 0; i < bytes; i += 2) {
+        uint16_t x;
+        memcpy(&x, from + i, sizeof x);
+        if (x & 0x7F80) x = (uint16_t)(x + power * 128);
+        memcpy(to + i, &x, sizeof x);
+    }
+    return to;
+}
+
+static void widen_scales(weights *w) {
+    layer_weights *l = &w->layer[0];
+    weight_mat *const behind[] = {&l->in_qkv, &l->in_z, &l->in_a, &l->in_b};
+    if (w->shape.is_attention[0] || l->norm_mixer.type != WEIGHT_BF16 || l->norm_mixer.add != 0 || l->in_qkv.bits == 16) fprintf(stderr, "not of this model\n"), exit(2);
+    l->norm_mixer.data = times_power(l->norm_mixer.data, 2u * l->norm_mixer.n, -12);
+    for (size_t i = 0; i < sizeof behind / sizeof *behind; i++) {
+        weight_mat *m = behind[i];
+        const uint64_t bytes = 2 * weight_row_groups(m) * m->rows;
+        m->scales = times_power(m->scales, bytes, 12), m->biases = times_power(m->biases, bytes, 12);
+    }
+}
+
 int main(int argc, char **argv) {
-    if (argc != 4) return fprintf(stderr, "usage: %s DIR TOKENS LIMIT\n", argv[0]), 2;
+    const bool wide = argc == 5 && !strcmp(argv[4], "wide");
+    if (argc != 4 && !wide) return fprintf(stderr, "usage: %s DIR TOKENS LIMIT [wide]\n", argv[0]), 2;
     calla_error err;
     weights *w = NULL;
     char cpu[64], device[64];
     double worst = 0;
     must(weights_open(argv[1], &w, &err), &err);
+    if (wide) widen_scales(w);
     world.shape = &w->shape;
     world.tokens = (uint32_t)strtoul(argv[2], NULL, 10);
     world.layer = take(w->shape.layers, sizeof *world.layer);

@@ -9,7 +9,7 @@
 #include "backend/cuda/sampling.h"
 #include "backend/cuda/step.h"
 
-enum { CUDA_GRAPH_ROWS = STEP_ROWS, CUDA_PROMPT_ROWS = 32 /* from here on, products of bf16 rows where fast */, CUDA_SEGMENT_ROWS = 16 };
+enum { CUDA_GRAPH_ROWS = STEP_ROWS, CUDA_PROMPT_ROWS = 32 /* from here on, products of f16 rows where fast */, CUDA_SEGMENT_ROWS = 16 };
 
 /* Matrices side by side in the output: of one format, they are one matrix. */
 typedef struct cuda_parts {
@@ -33,6 +33,7 @@ typedef struct cuda_weights {
     cuda_mat embed, head;
     float *final_norm;
     double *rotary_rate; /* [32] */
+    bool wide_scales;    /* some are too large for the products of prompts; set by cuda_upload */
 } cuda_weights;
 
 typedef struct cuda_scratch { /* views into BUF_SCRATCH */
@@ -49,11 +50,11 @@ typedef struct cuda_scratch { /* views into BUF_SCRATCH */
     uint32_t *counters; /* zero between kernels: route [rows], attention [rows][kv heads][STEP_MAX_GROUP], head [1] */
     uint32_t counters_n;
     /* fast, batches of many rows */
-    uint16_t *input;   /* [rows][max(hidden, …)] bf16: normed input of the projections and of the experts */
-    uint16_t *mixed;   /* [rows][mixer out] bf16: input of the output projection */
+    uint16_t *input;   /* [rows][max(hidden, …)] f16: normed input of the projections and of the experts */
+    uint16_t *mixed;   /* [rows][mixer out] f16: input of the output projection */
     uint16_t *queries; /* [rows][heads·256] bf16 */
-    uint16_t *shared;  /* [rows][shared width] bf16 */
-    uint16_t *experts; /* [rows·top_k][width] bf16 */
+    uint16_t *shared;  /* [rows][shared width] f16 */
+    uint16_t *experts; /* [rows·top_k][width] f16 */
     void *expert_partial, *gdn;
     cuda_expert_rows lists;
 } cuda_scratch;
@@ -92,7 +93,7 @@ struct backend {
     cuda_batch whole_on_device, last_on_device;
     uint32_t wanted;
     bool decoding; /* every segment is one row, all wanted, few: a graph */
-    bool prompt;   /* many rows with bf16 activations */
+    bool prompt;   /* many rows with f16 activations */
 
     cuda_noted *noted; /* [6·layers + 2] */
     uint32_t n_noted, most_noted, n_run;

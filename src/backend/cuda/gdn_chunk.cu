@@ -4,7 +4,7 @@
  *   chunks  per chunk and key head: K Kᵀ and q Kᵀ, then per value head T = (I + A)⁻¹ diag(β) by forward substitution in float32, and
  *           P = L(q kᵀ e^{γ_i − γ_j}); all chunks at once
  *   scan    per value head and 32 of its values, chunk after chunk: V' = T (V − e^γ K S), o = e^γ q S + P V', S ← e^{γ_C} S + (e^{γ_C − γ} K)ᵀ V'
- *   gate    rmsnorm(o) · norm · silu(z) → bf16
+ *   gate    rmsnorm(o) · norm · silu(z) → f16
  *
  * T (V − e^γ K S) is U − W S of the paper with the subtraction done once, in float32, before the solve.
  *
@@ -366,8 +366,8 @@ static __global__ void __launch_bounds__(GATE_THREADS) gdn_gate(const __grid_con
     const float4 z = *(const float4 *)(job.in + (size_t)row * job.in_stride + job.channels + head * D + lane * 4);
     const float4 w = *(const float4 *)(job.w.norm + lane * 4);
     const float n = rsqrtf(warp_sum(o.x * o.x + o.y * o.y + o.z * o.z + o.w * o.w) / D + job.w.norm_eps);
-    const uint2 y = {pack_bf16(o.x * n * w.x * silu(z.x), o.y * n * w.y * silu(z.y)),
-                     pack_bf16(o.z * n * w.z * silu(z.z), o.w * n * w.w * silu(z.w))};
+    const uint2 y = {pack_f16(o.x * n * w.x * silu(z.x), o.y * n * w.y * silu(z.y)),
+                     pack_f16(o.z * n * w.z * silu(z.z), o.w * n * w.w * silu(z.w))};
     *(uint2 *)(job.out + ((size_t)row * V + head) * D + lane * 4) = y;
 }
 

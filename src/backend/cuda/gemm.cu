@@ -58,7 +58,7 @@ static gemm_job gate_and_up(const cuda_mat *gate, const cuda_mat *up, const uint
     job.w[0] = *gate, job.w[1] = *up;
     job.x = x, job.x_stride = x_stride;
     job.output_tiles = (gate->row_tiles + 7) / 8;
-    job.store = GEMM_STORE_BF16, job.out = out, job.out_stride = out_stride;
+    job.store = GEMM_STORE_F16, job.out = out, job.out_stride = out_stride;
     return job;
 }
 
@@ -94,8 +94,8 @@ static __global__ void combine_experts(const uint16_t *partial, const uint32_t *
     for (uint32_t i = 0; i < top_k; i++) {
         const float w = weight[(size_t)r * top_k + i];
         const uint2 v = *(const uint2 *)(partial + (size_t)slot_of[(size_t)r * top_k + i] * hidden + o);
-        sum.x += w * __uint_as_float(v.x << 16), sum.y += w * __uint_as_float(v.x & 0xFFFF0000u);
-        sum.z += w * __uint_as_float(v.y << 16), sum.w += w * __uint_as_float(v.y & 0xFFFF0000u);
+        const float2 a = __half22float2(*(const __half2 *)&v.x), b = __half22float2(*(const __half2 *)&v.y);
+        sum.x += w * a.x, sum.y += w * a.y, sum.z += w * b.x, sum.w += w * b.y;
     }
     float *to = residual + (size_t)r * residual_stride + o;
     to[0] += sum.x, to[1] += sum.y, to[2] += sum.z, to[3] += sum.w;
@@ -109,7 +109,7 @@ void cuda_expert_gemm_out(const cuda_mat *down, const uint16_t *in, const cuda_e
     job.x = in, job.x_stride = down->cols;
     job.output_tiles = (down->row_tiles + 15) / 16;
     job.list = (const gemm_pieces *)lists->blocks;
-    job.store = GEMM_STORE_BF16, job.out = partial, job.out_stride = down->rows;
+    job.store = GEMM_STORE_F16, job.out = partial, job.out_stride = down->rows;
     launch(&job, false, stream);
     const dim3 grid(rows, (down->rows / 4 + COMBINE_THREADS - 1) / COMBINE_THREADS);
     combine_experts<<<grid, COMBINE_THREADS, 0, stream>>>((const uint16_t *)partial, lists->slot_of, weight, top_k, down->rows, residual,

@@ -1,7 +1,7 @@
-/* gemm.cuh: the matrix product of prompts: quantized W (as tensor core fragments, kernels.h) times rows of bf16 activations.
+/* gemm.cuh: the matrix product of prompts: quantized W (as tensor core fragments, kernels.h) times rows of f16 activations.
  *
  * One block of eight warps makes tiles of 256 outputs (two halves of 128) by up to 128 rows, in steps of 64 inputs.  W is the A operand:
- * each warp owns one row of 16 outputs of either half, loads its codes, and turns them into bf16 in registers; the activations are the
+ * each warp owns one row of 16 outputs of either half, loads its codes, and turns them into f16 in registers; the activations are the
  * B operand in swizzled shared memory, shared by all warps.  On sm_90a four warps together feed wgmma, elsewhere each feeds mma.sync;
  * fragments and sums are the same.  Blocks are persistent: a ring of steps in shared memory is filled ahead of the arithmetic, across
  * the borders of tiles, so the first steps of a tile load while the tile before is stored.
@@ -32,7 +32,7 @@ typedef struct gemm_pieces { /* how cuda_expert_rows.blocks begins; gemm_piece[p
     uint32_t pieces, unused[3];
 } gemm_pieces;
 
-typedef enum gemm_store { GEMM_STORE_F32, GEMM_ADD_F32, GEMM_ADD_SCALED_F32, GEMM_STORE_BF16 } gemm_store;
+typedef enum gemm_store { GEMM_STORE_F32, GEMM_ADD_F32, GEMM_ADD_SCALED_F32, GEMM_STORE_F16 } gemm_store;
 
 typedef struct gemm_job {
     cuda_mat w[2]; /* with one matrix w[1] is unused */

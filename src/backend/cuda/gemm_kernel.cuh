@@ -97,54 +97,67 @@ template <int BITS, bool PAIRS> struct gemm_loader {
     }
 };
 
-/* Two codes in two halves of a word, as bf16: scale · code + bias, rounded once. */
-DEVICE uint32_t gemm_scaled(__nv_bfloat162 code, uint32_t scale, uint32_t bias) {
-    const __nv_bfloat162 w = __hfma2(code, *(const __nv_bfloat162 *)&scale, *(const __nv_bfloat162 *)&bias);
+/* A quantized weight stands in f16 as w/16 = (scale · 2^(24 - s)/16) · (code · 2^(s - 24)) + bias/16, rounded once: a code whose lowest bit is
+ * bit s of a half is the subnormal number code · 2^(s - 24) as it is.  Scales from 4 on (of 8 bits: 1/4) are too large for this: upload.c
+ * looks for them. */
+template <int BITS> struct gemm_unit {
+    static constexpr float part = BITS < 16 ? 16 : 1;
+    static constexpr int shift = BITS == 4 ? 6 : 2; /* s */
+    static constexpr float scale = (float)(1 << (24 - shift)) / part;
+};
+/* Nibbles i of a word's halves, from bit `to` of either on. */
+DEVICE uint32_t gemm_nibbles(uint32_t word, int i, int to) {
+    const uint32_t moved = to > 4 * i ? word << (to - 4 * i) : word >> (4 * i - to);
+    return moved & 0x000F000Fu << to;
+}
+DEVICE uint32_t gemm_weights(uint32_t codes, uint32_t scale_bias) {
+    const __half2 s = *(const __half2 *)&scale_bias, w = __hfma2(*(const __half2 *)&codes, __low2half2(s), __high2half2(s));
     return *(const uint32_t *)&w;
 }
-DEVICE __nv_bfloat162 gemm_small(uint32_t word, int shift) { /* 0 ... 15; (c | 0x4300) is 128 + c */
-    const uint32_t u = (word >> shift & 0x000F000Fu) | 0x43004300u;
-    return __hsub2(*(const __nv_bfloat162 *)&u, __floats2bfloat162_rn(128.f, 128.f));
-}
+DEVICE uint32_t gemm_half(uint32_t bf16) { return pack_f16(__uint_as_float(bf16 << 16), __uint_as_float(bf16 & 0xFFFF0000u)); }
 
 /* The A fragments of this warp for inputs 32·part ... 32·part + 31 of a step, one half of the outputs. */
 template <int BITS> struct gemm_codes {
     uint4 low, high; /* BITS 4: low alone */
+    uint32_t scale_bias[2];
+
+    __device__ __forceinline__ void read_scales(const uint8_t *slot, int half, int sub) {
+        const uint32_t *s = (const uint32_t *)(slot + gemm_slot<BITS>::scales) + (half * 8 + threadIdx.x / 32) * 32 + sub * 16;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t both = s[threadIdx.x % 32 / 4 + i * 8];
+            scale_bias[i] =
+                pack_f16(__uint_as_float(both << 16) * gemm_unit<BITS>::scale, __uint_as_float(both & 0xFFFF0000u) / gemm_unit<BITS>::part);
+        }
+    }
 
     __device__ __forceinline__ void read(const uint8_t *slot, int half) {
         if (BITS == 16) return;
         const uint8_t *p = slot + gemm_slot<BITS>::codes + (half * 8 + threadIdx.x / 32) * gemm_slot<BITS>::tile + threadIdx.x % 32 * 16;
         low = *(const uint4 *)p;
         if (BITS == 8) high = *(const uint4 *)(p + 512);
+        read_scales(slot, half, 0);
     }
 
-    __device__ __forceinline__ void fragments(const uint8_t *slot, int half, int part, uint32_t subs, uint32_t a[2][4]) const {
-        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __device__ __forceinline__ void fragments(const uint8_t *slot, int half, int part, uint32_t subs, uint32_t a[2][4]) {
         if (BITS == 16) {
-            const uint8_t *p = slot + gemm_slot<BITS>::codes + (half * 8 + warp) * gemm_slot<BITS>::tile + lane * 16;
+            const uint8_t *p = slot + gemm_slot<BITS>::codes + (half * 8 + threadIdx.x / 32) * gemm_slot<BITS>::tile + threadIdx.x % 32 * 16;
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint4 v = *(const uint4 *)(p + (part * 2 + j) * 512);
-                a[j][0] = v.x, a[j][1] = v.y, a[j][2] = v.z, a[j][3] = v.w;
+                a[j][0] = gemm_half(v.x), a[j][1] = gemm_half(v.y), a[j][2] = gemm_half(v.z), a[j][3] = gemm_half(v.w);
             }
             return;
         }
-        const uint32_t *s =
-            (const uint32_t *)(slot + gemm_slot<BITS>::scales) + (half * 8 + warp) * 32 + (subs == 2 ? part * 16 : 0) + lane / 4;
-        uint32_t scale[2], bias[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t both = s[i * 8];
-            scale[i] = __byte_perm(both, 0, 0x1010), bias[i] = __byte_perm(both, 0, 0x3232);
-        }
+        if (part && subs == 2) read_scales(slot, half, 1);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const uint32_t w = part ? (j ? low.w : low.z) : (j ? low.y : low.x), v = part ? (j ? high.w : high.z) : (j ? high.y : high.x);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                __nv_bfloat162 code = gemm_small(w, 4 * i);
-                if (BITS == 8) code = __hfma2(gemm_small(v, 4 * i), __floats2bfloat162_rn(16.f, 16.f), code); /* 0 ... 255: exact */
-                a[j][i] = gemm_scaled(code, scale[i & 1], bias[i & 1]);
+                uint32_t codes = gemm_nibbles(w, i, gemm_unit<BITS>::shift);
+                if (BITS == 8) codes |= gemm_nibbles(v, i, gemm_unit<BITS>::shift + 4);
+                a[j][i] = gemm_weights(codes, scale_bias[i & 1]);
             }
         }
     }
@@ -167,7 +180,7 @@ DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
-            for (int h = 0; h < 2; h++) wgmma_bf16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);
+            for (int h = 0; h < 2; h++) wgmma_f16_rs<0>(sum[h], a[part][h][j], b + (part * 2 + j) * 2, accumulate || part || j);
         wgmma_commit();
         if (!EARLY && part == 1) load_next();
         wgmma_wait<1>(); /* the part before has been read */
@@ -195,8 +208,8 @@ DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot
                 load_matrix4(b, slot_address + swizzled(n * 16 + row, (part * 2 + j) * 2 + chunk));
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    mma_bf16(sum[h] + n * 8, a[h][j], b[0], b[1]);
-                    mma_bf16(sum[h] + n * 8 + 4, a[h][j], b[2], b[3]);
+                    mma_f16(sum[h] + n * 8, a[h][j], b[0], b[1]);
+                    mma_f16(sum[h] + n * 8 + 4, a[h][j], b[2], b[3]);
                 }
             }
     }
@@ -205,7 +218,7 @@ DEVICE void gemm_step(float (&sum)[2][N / 2], const uint8_t *slot, uint32_t slot
 
 /* Sums of one half: element (output 16·warp + g or + 8, row 8·n + 2t or + 1) as f32.  What is added is added by the memory: nothing waits
  * for a load, and since each element is added to once the result is that of a load, a sum and a store. */
-template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile &t, int half, const float (&sum)[N / 2]) {
+template <int BITS, int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile &t, int half, const float (&sum)[N / 2]) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, output = t.output * 256 + half * 128 + warp * 16 + lane / 4;
     float *out = (float *)job.out + (uint64_t)(t.first + lane % 4 * 2) * job.out_stride + output;
 #pragma unroll
@@ -214,7 +227,7 @@ template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile
         for (int i = 0; i < 4; i++) {
             const uint32_t row = n * 8 + lane % 4 * 2 + i % 2;
             if (row >= t.count || output + i / 2 * 8 >= job.w[0].rows) continue;
-            float *to = out + i % 2 * job.out_stride + i / 2 * 8, v = sum[n * 4 + i];
+            float *to = out + i % 2 * job.out_stride + i / 2 * 8, v = sum[n * 4 + i] * gemm_unit<BITS>::part;
             if (job.store == GEMM_STORE_F32)
                 *to = v;
             else
@@ -222,14 +235,16 @@ template <int N> DEVICE void gemm_store_f32(const gemm_job &job, const gemm_tile
         }
 }
 
-/* Stores values of one half as bf16.  Fragments are transposed in registers, and pairs of lanes trade blocks of 8 outputs, so that each
+/* Stores values of one half as f16.  Fragments are transposed in registers, and pairs of lanes trade blocks of 8 outputs, so that each
  * lane has four consecutive outputs and four lanes the 32 bytes of one row. */
-template <int N> DEVICE void gemm_store_bf16(const gemm_job &job, const gemm_tile &t, uint32_t output, const float (&v)[N / 2]) {
+template <int BITS, int N> DEVICE void gemm_store_f16(const gemm_job &job, const gemm_tile &t, uint32_t output, const float (&v)[N / 2]) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane & 1, o = output + warp * 16 + odd * 8 + (lane & 2) * 2;
     uint16_t *out = (uint16_t *)job.out + (uint64_t)(t.first + lane / 4) * job.out_stride + o;
 #pragma unroll
     for (int n = 0; n < N / 8; n++, out += 8 * (uint64_t)job.out_stride) {
-        const uint32_t first = transpose8(pack_bf16(v[n * 4], v[n * 4 + 1])), second = transpose8(pack_bf16(v[n * 4 + 2], v[n * 4 + 3]));
+        constexpr float part = gemm_unit<BITS>::part;
+        const uint32_t first = transpose8(pack_f16(v[n * 4] * part, v[n * 4 + 1] * part)),
+                       second = transpose8(pack_f16(v[n * 4 + 2] * part, v[n * 4 + 3] * part));
         const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, odd ? first : second, 1);
         const uint2 four = odd ? make_uint2(other, second) : make_uint2(first, other);
         const uint32_t row = n * 8 + lane / 4;
@@ -264,14 +279,17 @@ DEVICE void gemm_run(const gemm_job &job, const gemm_tile &t, gemm_loader<BITS, 
 #endif
     if (PAIRS) {
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) sum[0][i] = sum[0][i] / (1 + __expf(-sum[0][i])) * sum[1][i];
-        gemm_store_bf16<N>(job, t, t.output * 128, sum[0]);
-    } else if (job.store == GEMM_STORE_BF16) {
-        gemm_store_bf16<N>(job, t, t.output * 256, sum[0]);
-        gemm_store_bf16<N>(job, t, t.output * 256 + 128, sum[1]);
+        for (int i = 0; i < N / 2; i++) {
+            const float gate = sum[0][i] * gemm_unit<BITS>::part;
+            sum[0][i] = gate / (1 + __expf(-gate)) * sum[1][i];
+        }
+        gemm_store_f16<BITS, N>(job, t, t.output * 128, sum[0]);
+    } else if (job.store == GEMM_STORE_F16) {
+        gemm_store_f16<BITS, N>(job, t, t.output * 256, sum[0]);
+        gemm_store_f16<BITS, N>(job, t, t.output * 256 + 128, sum[1]);
     } else {
-        gemm_store_f32<N>(job, t, 0, sum[0]);
-        gemm_store_f32<N>(job, t, 1, sum[1]);
+        gemm_store_f32<BITS, N>(job, t, 0, sum[0]);
+        gemm_store_f32<BITS, N>(job, t, 1, sum[1]);
     }
 }
 

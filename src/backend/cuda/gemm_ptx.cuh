@@ -6,7 +6,7 @@
 #ifndef CALLA_BACKEND_CUDA_GEMM_PTX_CUH
 #define CALLA_BACKEND_CUDA_GEMM_PTX_CUH
 
-#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -65,6 +65,12 @@ DEVICE uint32_t pack_bf16(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+/* What is too large becomes the largest number, 65504. */
+DEVICE uint32_t pack_f16(float low, float high) {
+    uint32_t r;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
 DEVICE float round_tf32(float x) {
     uint32_t r;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
@@ -72,6 +78,11 @@ DEVICE float round_tf32(float x) {
 }
 
 /* c [16][8] += a [16][16] b [16][8] */
+DEVICE void mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 DEVICE void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -111,16 +122,16 @@ DEVICE uint64_t wgmma_descriptor(uint32_t address, uint32_t leading, uint32_t st
     return (uint64_t)((address & 0x3FFFFu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | UINT64_C(1) << 62;
 }
 
-template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[8], const uint32_t a[4], uint64_t b, bool accumulate) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+template <int TRANSPOSED> DEVICE void wgmma_f16_rs(float (&d)[8], const uint32_t a[4], uint64_t b, bool accumulate) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7"
                  "}, {%8, %9, %10, %11}, %12, p, 1, 1, %14; }"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate), "n"(TRANSPOSED));
 }
 
-template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[16], const uint32_t a[4], uint64_t b, bool accumulate) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+template <int TRANSPOSED> DEVICE void wgmma_f16_rs(float (&d)[16], const uint32_t a[4], uint64_t b, bool accumulate) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
                  "}, {%16, %17, %18, %19}, %20, p, 1, 1, %22; }"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
@@ -128,8 +139,8 @@ template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[16], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate), "n"(TRANSPOSED));
 }
 
-template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[32], const uint32_t a[4], uint64_t b, bool accumulate) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+template <int TRANSPOSED> DEVICE void wgmma_f16_rs(float (&d)[32], const uint32_t a[4], uint64_t b, bool accumulate) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
                  "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38; }"
@@ -140,8 +151,8 @@ template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[32], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate), "n"(TRANSPOSED));
 }
 
-template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[48], const uint32_t a[4], uint64_t b, bool accumulate) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %53, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+template <int TRANSPOSED> DEVICE void wgmma_f16_rs(float (&d)[48], const uint32_t a[4], uint64_t b, bool accumulate) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %53, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -155,8 +166,8 @@ template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[48], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate), "n"(TRANSPOSED));
 }
 
-template <int TRANSPOSED> DEVICE void wgmma_bf16_rs(float (&d)[64], const uint32_t a[4], uint64_t b, bool accumulate) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+template <int TRANSPOSED> DEVICE void wgmma_f16_rs(float (&d)[64], const uint32_t a[4], uint64_t b, bool accumulate) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "

@@ -34,7 +34,7 @@ extern "C" {
  *
  *     scales[(((e·row_tiles + r)·col_tiles + c)·subs + sub)·16 + output%16],  subs = 1: groups of 64 (and 128, each twice), 2: of 32
  *
- * Outputs and inputs beyond rows and cols are padding: codes, scales and biases 0.  (c | 0x4300 is 128 + c in bf16.) */
+ * Outputs and inputs beyond rows and cols are padding: codes, scales and biases 0. */
 typedef struct cuda_mat {
     const uint4 *codes;
     const uint32_t *scales; /* NULL with 16 bits */
@@ -78,14 +78,14 @@ typedef struct cuda_kv {
     bool f32;          /* else bf16; the prefill kernels are called with bf16 only */
 } cuda_kv;
 
-/* ---- prefill: batches of many rows with bf16 activations and f32 sums ----
+/* ---- prefill: batches of many rows with f16 activations and f32 sums ----
  *
- * bf16 is uint16_t here.  Rows are [rows][stride] with a stride that is a multiple of 8 elements and 16-byte aligned. */
+ * f16 and bf16 are uint16_t here; what is too large for f16 becomes 65504.  Rows are [rows][stride] with a stride that is a multiple of 8 elements and 16-byte aligned. */
 
 /* out[r][o] = or += Σ_k W[o][k] x[r][k] for r < rows and o < w->rows. */
 void cuda_gemm(const cuda_mat *w, const uint16_t *x, uint32_t x_stride, float *out, uint32_t out_stride, uint32_t rows, bool add,
                cudaStream_t stream);
-/* out[r][o] = silu(gate x) · (up x), bf16: the shared expert's first half.  Gate and up have the same shape, bits and subs, here and
+/* out[r][o] = silu(gate x) · (up x), f16: the shared expert's first half.  Gate and up have the same shape, bits and subs, here and
  * below. */
 void cuda_gemm_swiglu(const cuda_mat *gate, const cuda_mat *up, const uint16_t *x, uint32_t x_stride, uint16_t *out, uint32_t out_stride,
                       uint32_t rows, cudaStream_t stream);
@@ -104,19 +104,19 @@ uint64_t cuda_expert_block_bytes(uint32_t experts, uint32_t max_rows, uint32_t t
 void cuda_route_lists(const uint32_t *expert /* [rows][top_k] */, uint32_t rows, uint32_t top_k, uint32_t experts,
                       const cuda_expert_rows *lists, cudaStream_t stream);
 
-/* out[s][o] = silu(gate_e x) · (up_e x), bf16, for each slot s of place[]: x is row place[s]/top_k of [rows][x_stride], e the expert to
+/* out[s][o] = silu(gate_e x) · (up_e x), f16, for each slot s of place[]: x is row place[s]/top_k of [rows][x_stride], e the expert to
  * whose places s belongs.  out [rows·top_k][w->rows]. */
 void cuda_expert_gemm_in(const cuda_mat *gate, const cuda_mat *up, const uint16_t *x, uint32_t x_stride, const cuda_expert_rows *lists,
                          uint16_t *out, uint32_t rows, uint32_t top_k, cudaStream_t stream);
 /* residual[r][o] += Σ_i weight[r][i] · (down_e in[slot_of[r·top_k + i]]), in a fixed order (results must repeat).  partial: room for
- * [rows·top_k][H] bf16 or f32 as the kernel likes: cuda_expert_partial_bytes. */
+ * [rows·top_k][H] f16 or f32 as the kernel likes: cuda_expert_partial_bytes. */
 uint64_t cuda_expert_partial_bytes(uint32_t max_rows, uint32_t top_k, uint32_t hidden);
 void cuda_expert_gemm_out(const cuda_mat *down, const uint16_t *in, const cuda_expert_rows *lists, const float *weight, void *partial,
                           float *residual, uint32_t residual_stride, uint32_t rows, uint32_t top_k, cudaStream_t stream);
 
 /* One segment of many rows: softmax(q k / 16) v · sigmoid(gate), causal, over the cache, which already holds this segment's keys.
  * q [rows][heads][HEAD_DIM] bf16, normed and rotated, not scaled; `gate` f32: value i of head h of row r at
- * gate[r·gate_stride + 2·h·HEAD_DIM + i].  out [rows][heads·HEAD_DIM] bf16.  q, gate, out point at the segment's first row; pages at the
+ * gate[r·gate_stride + 2·h·HEAD_DIM + i].  out [rows][heads·HEAD_DIM] f16.  q, gate, out point at the segment's first row; pages at the
  * segment's part of the page table. */
 void cuda_attention_prefill(const uint16_t *q, const float *gate, uint32_t gate_stride, const cuda_kv *kv, const uint32_t *pages,
                             uint32_t first_position, uint32_t rows, uint32_t heads, uint16_t *out, cudaStream_t stream);
@@ -124,7 +124,7 @@ void cuda_attention_prefill(const uint16_t *q, const float *gate, uint32_t gate_
 /* One segment of many rows through conv, delta rule (chunked) and gated norm.
  * in [rows][in_stride] f32: qkv | z | a | b, in_stride a multiple of 4.  conv_src, conv_dst [3][channels] f32 windows, oldest first, and
  * state_src, state_dst [value heads][128 key][128 value] f32: source NULL is all zeros; source and destination are never the same.
- * out [rows][value heads·128] bf16: rmsnorm(o)·norm · silu(z), the input of the output projection.
+ * out [rows][value heads·128] f16: rmsnorm(o)·norm · silu(z), the input of the output projection.
  * scratch: cuda_gdn_scratch_bytes. */
 typedef struct cuda_gdn_weights {
     const float *conv;    /* [channels][4], tap 3 is the newest */

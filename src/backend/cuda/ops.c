@@ -3,7 +3,7 @@
  * In the last layer a batch goes on with its wanted rows alone once keys and values of all are projected (row_batch.last); where that leaves
  * few, they take the kernels of few rows.
  *
- * In a prompt, activations between ops are bf16 in the scratch buffers, and segments of a few rows (others' decoding beside the prompt)
+ * In a prompt, activations between ops are f16 in the scratch buffers, and segments of a few rows (others' decoding beside the prompt)
  * take the mixers of step.h. */
 #include "backend/cuda/cuda.h"
 
@@ -69,7 +69,7 @@ static cuda_mat rows_of_mat(cuda_mat m, uint32_t first, uint32_t end) {
 /* The input projections, as far as their columns lie in first … end - 1. */
 static void project_columns(backend *b, const cuda_layer *l, uint32_t first, uint32_t end, bool early) {
     const uint32_t rows = b->batch->rows, H = b->s->hidden, stride = shape_mixer_in_values(b->s);
-    if (b->prompt) rows_run_norm_bf16(f32(b, BUF_RESIDUAL), l->norm_mixer, b->s->norm_eps, H, rows, b->scratch.input, b->stream);
+    if (b->prompt) rows_run_norm_f16(f32(b, BUF_RESIDUAL), l->norm_mixer, b->s->norm_eps, H, rows, b->scratch.input, b->stream);
     for (uint32_t i = 0; i < l->mixer_in.n; i++) {
         const cuda_mat *whole = &l->mixer_in.mat[i];
         const uint32_t column = l->mixer_in.column[i], from = first > column ? first - column : 0,
@@ -119,7 +119,7 @@ static void run_mixer_in(backend *b, uint32_t layer, const cuda_layer *l, bool e
 
 /* The step's output of a segment of few rows, through its gate, to where the prompt's output projection looks for it. */
 static void gate_short(backend *b, const step_input *in, uint32_t values, const batch_segment *seg) {
-    rows_run_gate_bf16(in, values, seg->first_row, seg->rows, b->scratch.mixed, b->stream);
+    rows_run_gate_f16(in, values, seg->first_row, seg->rows, b->scratch.mixed, b->stream);
 }
 
 static step_input gated_norm_input(const backend *b, const cuda_layer *l) {
@@ -303,10 +303,10 @@ static void run_route(backend *b, const cuda_layer *l, bool early) {
                     .counters = b->scratch.counters,
                     .top_k = s->top_k,
                     .rows = rows};
-    if (b->prompt) a.shared_gate.row_tiles = 0; /* below, with bf16 rows */
+    if (b->prompt) a.shared_gate.row_tiles = 0; /* below, with f16 rows */
     step_run_route(&b->device, &a, early, b->stream);
     if (!b->prompt) return;
-    rows_run_norm_bf16(f32(b, BUF_RESIDUAL), l->norm_moe, s->norm_eps, H, rows, b->scratch.input, b->stream);
+    rows_run_norm_f16(f32(b, BUF_RESIDUAL), l->norm_moe, s->norm_eps, H, rows, b->scratch.input, b->stream);
     cuda_gemm_swiglu(&l->shared_gate, &l->shared_up, b->scratch.input, H, b->scratch.shared, s->shared_width, rows, b->stream);
     cuda_route_lists(a.expert, rows, s->top_k, s->experts, &b->scratch.lists, b->stream);
 }

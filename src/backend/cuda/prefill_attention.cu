@@ -164,7 +164,7 @@ DEVICE void store_outputs(const attention_job &job, const attention_softmax &run
         for (int n = 0; n < D / 8; n++) {
             const float a = gate[n * 8], b = gate[n * 8 + 1];
             *(uint32_t *)(out + n * 8) =
-                pack_bf16(o[n * 4 + j * 2] * scale / (1 + __expf(-a)), o[n * 4 + j * 2 + 1] * scale / (1 + __expf(-b)));
+                pack_f16(o[n * 4 + j * 2] * scale / (1 + __expf(-a)), o[n * 4 + j * 2 + 1] * scale / (1 + __expf(-b)));
         }
     }
 }

@@ -1,6 +1,7 @@
-/* rows.cu: what works on single rows or plain memory: embedding and rotary angles, norms to bf16, rows moved together, copies of KV
+/* rows.cu: what works on single rows or plain memory: embedding and rotary angles, norms to f16, rows moved together, copies of KV
  * pages, reading for the measure of the memory. */
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/gemm_ptx.cuh"
 #include "backend/cuda/step.h"
 
 namespace calla {
@@ -40,7 +41,7 @@ __global__ void embed_kernel(const __grid_constant__ step_embed a) {
     a.rotary[row * ROTARY_DIM + ROTARY_DIM / 2 + threadIdx.x] = (float)sine;
 }
 
-__global__ void __launch_bounds__(THREADS) norm_bf16_kernel(const float *x, const float *gain, float eps, uint32_t hidden, uint16_t *out) {
+__global__ void __launch_bounds__(THREADS) norm_f16_kernel(const float *x, const float *gain, float eps, uint32_t hidden, uint16_t *out) {
     __shared__ float squares[THREADS / WARP];
     const float *in = x + (size_t)blockIdx.x * hidden;
     float square = 0;
@@ -56,13 +57,13 @@ __global__ void __launch_bounds__(THREADS) norm_bf16_kernel(const float *x, cons
     const float scale = rsqrtf(square / (float)hidden + eps);
     for (uint32_t i = threadIdx.x * 2; i < hidden; i += THREADS * 2) {
         const float2 v = *reinterpret_cast<const float2 *>(in + i), g = *reinterpret_cast<const float2 *>(gain + i);
-        *reinterpret_cast<uint32_t *>(out + (size_t)blockIdx.x * hidden + i) = bf16_pair(v.x * scale * g.x, v.y * scale * g.y);
+        *reinterpret_cast<uint32_t *>(out + (size_t)blockIdx.x * hidden + i) = pack_f16(v.x * scale * g.x, v.y * scale * g.y);
     }
 }
 
 /* A warp takes 128 values of a row, four of each lane. */
 __global__ void __launch_bounds__(THREADS)
-    gate_bf16_kernel(const __grid_constant__ step_input in, uint32_t values, uint32_t first_row, uint16_t *out) {
+    gate_f16_kernel(const __grid_constant__ step_input in, uint32_t values, uint32_t first_row, uint16_t *out) {
     const uint32_t row = first_row + blockIdx.x, lane = threadIdx.x % WARP;
     const float *x = in.x + (size_t)row * in.x_stride, *gate = in.gate + (size_t)row * in.gate_stride;
     for (uint32_t begin = threadIdx.x / WARP * 128; begin < values; begin += THREADS / WARP * 128) {
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(THREADS)
             const float4 z = *reinterpret_cast<const float4 *>(gate + k), g = *reinterpret_cast<const float4 *>(in.gain + k % 128);
             v.x *= scale * g.x * silu(z.x), v.y *= scale * g.y * silu(z.y), v.z *= scale * g.z * silu(z.z), v.w *= scale * g.w * silu(z.w);
         }
-        *reinterpret_cast<uint2 *>(out + (size_t)row * values + k) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+        *reinterpret_cast<uint2 *>(out + (size_t)row * values + k) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
     }
 }
 
@@ -115,12 +116,12 @@ using namespace calla;
 
 void step_run_embed(const step_embed *a, cudaStream_t stream) { launch(embed_kernel, dim3(a->rows), THREADS, 0, false, stream, *a); }
 
-void rows_run_norm_bf16(const float *x, const float *gain, float eps, uint32_t hidden, uint32_t rows, uint16_t *out, cudaStream_t stream) {
-    launch(norm_bf16_kernel, dim3(rows), THREADS, 0, false, stream, x, gain, eps, hidden, out);
+void rows_run_norm_f16(const float *x, const float *gain, float eps, uint32_t hidden, uint32_t rows, uint16_t *out, cudaStream_t stream) {
+    launch(norm_f16_kernel, dim3(rows), THREADS, 0, false, stream, x, gain, eps, hidden, out);
 }
 
-void rows_run_gate_bf16(const step_input *in, uint32_t values, uint32_t first_row, uint32_t rows, uint16_t *out, cudaStream_t stream) {
-    launch(gate_bf16_kernel, dim3(rows), THREADS, 0, false, stream, *in, values, first_row, out);
+void rows_run_gate_f16(const step_input *in, uint32_t values, uint32_t first_row, uint32_t rows, uint16_t *out, cudaStream_t stream) {
+    launch(gate_f16_kernel, dim3(rows), THREADS, 0, false, stream, *in, values, first_row, out);
 }
 
 void rows_run_gather(const float *x, const uint32_t *row_of, uint32_t values, uint32_t rows, float *out, cudaStream_t stream) {

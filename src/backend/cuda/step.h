@@ -166,10 +166,10 @@ void step_run_attention(const step_attention *a, bool early, cudaStream_t stream
  * [rows][heads][HEAD_DIM] bf16. */
 void step_run_attention_write(const step_attention *a, uint16_t *queries, cudaStream_t stream);
 
-/* out[r] = bf16(rmsnorm(x[r]) · gain) */
-void rows_run_norm_bf16(const float *x, const float *gain, float eps, uint32_t hidden, uint32_t rows, uint16_t *out, cudaStream_t stream);
-/* out[r][i] = bf16 of a mixer's output through its gate, as STEP_GATED_NORM and STEP_GATED */
-void rows_run_gate_bf16(const step_input *in, uint32_t values, uint32_t first_row, uint32_t rows, uint16_t *out, cudaStream_t stream);
+/* out[r] = f16(rmsnorm(x[r]) · gain) */
+void rows_run_norm_f16(const float *x, const float *gain, float eps, uint32_t hidden, uint32_t rows, uint16_t *out, cudaStream_t stream);
+/* out[r][i] = f16 of a mixer's output through its gate, as STEP_GATED_NORM and STEP_GATED */
+void rows_run_gate_f16(const step_input *in, uint32_t values, uint32_t first_row, uint32_t rows, uint16_t *out, cudaStream_t stream);
 
 /* out [rows][values]: out[r] = x[row_of[r]]; they must not overlap */
 void rows_run_gather(const float *x, const uint32_t *row_of, uint32_t values, uint32_t rows, float *out, cudaStream_t stream);

@@ -29,6 +29,7 @@ typedef struct upload {
     _Atomic size_t next;
     _Atomic uint64_t done_bytes;
     _Atomic int error; /* cudaError_t of the first that failed */
+    _Atomic bool wide_scales;
     _Atomic uint32_t working;
 } upload;
 
@@ -102,12 +103,24 @@ static uint64_t stage_field(uint8_t *stage, uint64_t at, const uint8_t *from, ui
     return (at + p->count * p->rows * bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
 }
 
-static cudaError_t send_piece(const piece *p, uint8_t *stage, uint8_t *device, cudaStream_t stream) {
+/* Whether some scale is 2^(2 - 4·(bits/4 - 1)) or more: 4 and 1/4, of weights up to 60 and 64. */
+static bool has_wide_scale(const uint16_t *scales, uint64_t n, uint32_t bits) {
+    uint32_t largest = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t magnitude = scales[i] & 0x7FFF;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest >= (bits == 4 ? 0x4080 : 0x3E80);
+}
+
+static cudaError_t send_piece(upload *u, const piece *p, uint8_t *stage, uint8_t *device, cudaStream_t stream) {
     const weight_mat *m = p->from;
     const uint64_t codes = weight_row_bytes(m), groups = 2 * weight_row_groups(m);
     const uint64_t scales_at = stage_field(stage, 0, m->codes, codes, p);
     const uint64_t biases_at = groups ? stage_field(stage, scales_at, m->scales, groups, p) : scales_at;
     const uint64_t bytes = groups ? stage_field(stage, biases_at, m->biases, groups, p) : scales_at;
+    if (groups && has_wide_scale((const uint16_t *)(stage + scales_at), p->count * p->rows * groups / 2, m->bits))
+        atomic_store(&u->wide_scales, true);
     cudaError_t e = cudaMemcpyAsync(device, stage, bytes, cudaMemcpyHostToDevice, stream);
     const repack_job job = {.codes = device,
                             .scales = device + scales_at,
@@ -139,7 +152,7 @@ static void *work(void *context) {
     if (!e) e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     for (size_t i; !e && !atomic_load(&u->error) && (i = atomic_fetch_add(&u->next, 1)) < u->n;) {
         const piece *p = &u->pieces[i];
-        e = send_piece(p, stage, device, stream);
+        e = send_piece(u, p, stage, device, stream);
         atomic_fetch_add(&u->done_bytes, (uint64_t)p->count * p->rows * row_bytes(p->from));
     }
     fail(u, e);
@@ -202,6 +215,7 @@ static void run_workers(upload *u, void (*progress)(void *user, uint64_t done, u
     atomic_init(&u->next, 0);
     atomic_init(&u->done_bytes, 0);
     atomic_init(&u->error, 0);
+    atomic_init(&u->wide_scales, false);
     atomic_init(&u->working, WORKERS);
     while (n < WORKERS && pthread_create(&thread[n], NULL, work, u) == 0) n++;
     atomic_fetch_sub(&u->working, WORKERS - n);
@@ -227,6 +241,7 @@ calla_status cuda_upload(backend *b, void (*progress)(void *user, uint64_t done,
         e = send_vectors(b, room);
         if (!e) run_workers(&u, progress, user);
         if (!e) e = (cudaError_t)atomic_load(&u.error);
+        b->weights.wide_scales = atomic_load(&u.wide_scales);
         if (!e && progress) progress(user, u.total_bytes, u.total_bytes);
     }
     mem_free(u.pieces);
