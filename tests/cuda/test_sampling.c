@@ -48,7 +48,7 @@ typedef struct lists {
 } lists;
 
 static sample_request draw_request(uint32_t tokens, lists *l) {
-    static const uint32_t top_k[] = {1, 2, 20, 20, 20, 64, 255, 256};
+    static const uint32_t top_k[] = {0, 0, 1, 2, 20, 64, 255, 256};
     sample_request r = {
         .tokens = tokens, .repetition = 1, .top_p = 1, .seed = below(1 << 20), .choice = below(4), .position = below(1 << 20)};
     const uint32_t stride = tokens / LISTED + 1; /* lists hold distinct ids */
@@ -84,6 +84,7 @@ static backend *open_backend(model_shape *s) {
     must(cudaMalloc(&b->buf[BUF_LOGITS], row), "logits");
     must(cudaMalloc((void **)&b->scratch.adjusted, row), "scratch");
     must(cudaMalloc((void **)&b->scratch.span_largest, (uint64_t)SAMPLES * SAMPLING_SPANS * 4), "scratch");
+    must(cudaMalloc((void **)&b->scratch.span_weights, (uint64_t)SAMPLES * SAMPLING_SPANS * sizeof *b->scratch.span_weights), "scratch");
     must(cudaMalloc((void **)&b->scratch.picked, SAMPLES * 4), "tokens");
     must(cudaMalloc((void **)&b->device_requests, requests), "requests");
     must(cudaHostAlloc((void **)&b->host_requests, 2 * requests, cudaHostAllocDefault), "requests");

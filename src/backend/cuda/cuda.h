@@ -45,8 +45,9 @@ typedef struct cuda_scratch { /* views into BUF_SCRATCH */
     int32_t *picked;          /* [samples] */
     float *gathered;          /* [wanted][hidden]: rows of the residual on their way together */
     float *last_rotary;       /* [wanted][64]: of the wanted rows */
-    float *adjusted;          /* [samples][vocabulary] and [samples][SAMPLING_SPANS]: of sampling */
+    float *adjusted;          /* [samples][vocabulary] and twice [samples][SAMPLING_SPANS]: of sampling */
     float *span_largest;
+    sampling_weights *span_weights;
     uint32_t *counters; /* zero between kernels: route [rows], attention [rows][kv heads][STEP_MAX_GROUP], head [1] */
     uint32_t counters_n;
     /* fast, batches of many rows */

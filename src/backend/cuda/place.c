@@ -122,6 +122,7 @@ uint64_t cuda_place_scratch(const model_shape *s, const backend_limits *n, uint8
     c.last_rotary = take(&p, (uint64_t)n->wanted * ROTARY_DIM * 4);
     c.adjusted = take(&p, (uint64_t)n->samples * s->vocabulary * 4);
     c.span_largest = take(&p, (uint64_t)n->samples * SAMPLING_SPANS * 4);
+    c.span_weights = take(&p, (uint64_t)n->samples * SAMPLING_SPANS * sizeof *c.span_weights);
     c.counters_n = n->rows + n->rows * s->kv_heads * STEP_MAX_GROUP + 1;
     c.counters = take(&p, (uint64_t)c.counters_n * 4);
     if (n->fast && n->rows >= CUDA_PROMPT_ROWS) {

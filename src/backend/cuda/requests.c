@@ -19,7 +19,7 @@ cuda_picker cuda_picker_of(const row_batch *t, uint32_t sample) {
     const sample_request *r = &t->sample[sample];
     if (r->logprob) return PICKED_BY_HOST;
     if (!(r->temperature > 0) && !r->mask && !has_lists(r) && r->tokens == t->sample[0].tokens) return PICKED_BY_HEAD;
-    const bool few = !(r->temperature > 0) || (r->top_k && r->top_k <= SAMPLING_TOP_K);
+    const bool few = !(r->temperature > 0) || r->top_k <= SAMPLING_TOP_K;
     return few && (uint64_t)r->n_seen + r->n_counts + r->n_bias <= LISTED ? PICKED_BY_SAMPLING : PICKED_BY_HOST;
 }
 
@@ -60,10 +60,12 @@ void cuda_requests_send(backend *b, const row_batch *t) {
     uint32_t *words = (uint32_t *)(void *)(b->host_requests + b->at * capacity);
     sampling_job *jobs = (sampling_job *)(void *)words;
     uint64_t at = t->samples * sizeof *jobs / 4;
-    bool any = false, lists = false;
+    bool any = false, lists = false, all = false;
     for (uint32_t i = 0; i < t->samples; i++) {
         jobs[i] = write_job(t, i, words, &at);
-        any |= jobs[i].wanted != SAMPLING_NOT_HERE;
+        if (jobs[i].wanted == SAMPLING_NOT_HERE) continue;
+        any = true;
+        all |= !jobs[i].top_k;
         lists |= jobs[i].n_seen || jobs[i].n_counts || jobs[i].n_bias;
     }
     b->sampling.samples = 0;
@@ -72,10 +74,12 @@ void cuda_requests_send(backend *b, const row_batch *t) {
                                   .logits = b->buf[BUF_LOGITS],
                                   .adjusted = b->scratch.adjusted,
                                   .largest = b->scratch.span_largest,
+                                  .weights = b->scratch.span_weights,
                                   .picked = b->scratch.picked,
                                   .chosen = b->chosen + (uint64_t)b->at * b->limits.samples,
                                   .vocabulary = b->s->vocabulary,
                                   .samples = t->samples,
-                                  .lists = lists};
+                                  .lists = lists,
+                                  .all = all};
     cuda_ok(b, cudaMemcpyAsync(b->device_requests, words, at * 4, cudaMemcpyHostToDevice, b->stream));
 }

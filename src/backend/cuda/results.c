@@ -1,7 +1,7 @@
 /* results.c: what a step brought: picked tokens, logits where they are asked for.
  *
  * The device picks: the head the largest logit of every wanted row, sampling.cu what is asked for beyond that.  What neither does
- * (log-probabilities, a draw from more than SAMPLING_TOP_K candidates) is sampled here by the reference's sampler from the row's logits,
+ * (log-probabilities, a draw from the best of more than SAMPLING_TOP_K) is sampled here by the reference's sampler from the row's logits,
  * so that the answer is the same on every device; the token then goes back, since the next step may name it. */
 #include "backend/cuda/cuda.h"
 #include "backend/ref/sample.h"

@@ -2,48 +2,16 @@
  *
  * Sorting a whole row for the sake of its best few would take longer than the step.  A row is cut into spans, and the largest of each is
  * kept: the k-th largest of these is a bound that the k best of the row do not stay below, and hardly anything else comes up to it.  What
- * does is gathered from the spans that have any, sorted, cut and drawn from, by one block. */
-#include "backend/cuda/device.cuh"
+ * does is gathered from the spans that have any, sorted, cut and drawn from, by one block.  Without top_k (draw_all.cuh) what the 256 largest
+ * spans bound is gathered, and a pass over the row sums all weights. */
+#include "backend/cuda/draw_all.cuh"
 #include "backend/cuda/sampling.h"
 
 namespace calla {
 
-constexpr uint32_t SPAN_THREADS = 256, CHOICE_THREADS = 1024, CANDIDATES = 4096;
+constexpr uint32_t SPAN_THREADS = 256;
 constexpr uint64_t NO_KEY = ~0ull;
 static_assert(SAMPLING_SPANS == CHOICE_THREADS, "a thread takes a span's key");
-
-__device__ __forceinline__ float sane(float x) { return x != x ? -INFINITY : fminf(x, 3.402823466e38f) + 0.0f; }
-
-/* Ascending keys: larger logits, then lower ids (ref/sample.c). */
-__device__ __forceinline__ uint64_t key_of(float x, uint32_t id) {
-    const uint32_t u = __float_as_uint(x), ascending = u >> 31 ? ~u : u | 0x80000000u;
-    return (uint64_t)~ascending << 32 | id;
-}
-
-__device__ __forceinline__ float key_logit(uint64_t key) {
-    const uint32_t ascending = ~(uint32_t)(key >> 32);
-    return __uint_as_float(ascending >> 31 ? ascending & 0x7FFFFFFFu : ~ascending);
-}
-
-/* sample_exp of ref/sample.h: each product and sum rounded by itself. */
-__device__ float exact_exp(float z) {
-    if (!(z >= -28.0f)) return 0.0f;
-    const float round = 12582912.0f;
-    const float n = __fsub_rn(__fadd_rn(__fmul_rn(z, 1.44269504f), round), round);
-    float r = __fsub_rn(z, __fmul_rn(n, 0x1.62e4p-1f));
-    r = __fsub_rn(r, __fmul_rn(n, 0x1.7f7d1cp-20f));
-    const float taylor[7] = {0x1.6c16c2p-10f, 0x1.111112p-7f, 0x1.555556p-5f, 0x1.555556p-3f, 0.5f, 1.0f, 1.0f};
-    float e = 0x1.a01a02p-13f;
-    for (float t : taylor) e = __fadd_rn(__fmul_rn(e, r), t);
-    return __uint_as_float(__float_as_uint(e) + ((uint32_t)(int32_t)n << 23));
-}
-
-__device__ __forceinline__ uint64_t fixed(float weight) { return __float2ull_rz(weight * 0x1p40f); }
-
-__device__ __forceinline__ uint64_t share(float part, uint64_t total) {
-    const uint64_t p = __float2ull_rz(part * 0x1p24f);
-    return p * (total >> 24) + (p * (total & 0xFFFFFF) >> 24);
-}
 
 __device__ __forceinline__ uint32_t span_width(uint32_t tokens) {
     return (tokens + SAMPLING_SPANS * WARP - 1) / (SAMPLING_SPANS * WARP) * WARP;
@@ -87,6 +55,29 @@ __global__ void __launch_bounds__(CHOICE_THREADS) penalty_kernel(const __grid_co
         const uint32_t id = (uint32_t)bias[2 * i];
         if (id < j.tokens) x[id] = __fadd_rn(x[id], __int_as_float(bias[2 * i + 1]));
     }
+}
+
+/* A warp: the weights of one span of a row from all of which is drawn. */
+__global__ void __launch_bounds__(SPAN_THREADS) weight_kernel(const __grid_constant__ sampling_step a) {
+    const sampling_job &j = a.jobs[blockIdx.y];
+    if (j.wanted == SAMPLING_NOT_HERE || j.top_k) return;
+    const uint32_t span = blockIdx.x * (SPAN_THREADS / WARP) + threadIdx.x / WARP, width = span_width(j.tokens), lane = threadIdx.x % WARP;
+    const float *x = a.adjusted + (size_t)blockIdx.y * a.vocabulary, *of_spans = a.largest + blockIdx.y * SAMPLING_SPANS;
+    float largest = -INFINITY;
+    for (uint32_t i = lane; i < SAMPLING_SPANS; i += WARP) largest = fmaxf(largest, of_spans[i]);
+    largest = max_lanes<32>(largest);
+    unsigned long long total = 0, likely = 0;
+    const uint32_t end = min((span + 1) * width, j.tokens);
+    for (uint32_t id = span * width + lane; id < end && largest > -INFINITY; id += WARP) {
+        const float weight = weight_of(sane(x[id]), largest, j.temperature);
+        total += fixed(weight);
+        likely += weight < j.min_p ? 0 : fixed(weight);
+    }
+    for (int step = WARP / 2; step; step /= 2) {
+        total += __shfl_xor_sync(0xFFFFFFFFu, total, step);
+        likely += __shfl_xor_sync(0xFFFFFFFFu, likely, step);
+    }
+    if (lane == 0) a.weights[blockIdx.y * SAMPLING_SPANS + span] = {total, likely};
 }
 
 /* Bitonic, of a power of two of keys in shared memory; all threads of the block. */
@@ -157,7 +148,7 @@ __global__ void __launch_bounds__(CHOICE_THREADS) choice_kernel(const __grid_con
     if (t == 0) gathered = 0;
     sort_keys(spans, SAMPLING_SPANS);
     /* all that is as large as the last of the top_k largest spans' largest */
-    const uint64_t worst = spans[j.top_k - 1] | 0xFFFFFFFFu;
+    const uint64_t worst = spans[(j.top_k ? j.top_k : SAMPLING_TOP_K) - 1] | 0xFFFFFFFFu;
     for (uint32_t s = t / WARP; s < SAMPLING_SPANS && spans[s] != NO_KEY && spans[s] <= worst; s += CHOICE_THREADS / WARP) {
         const uint32_t span = (uint32_t)spans[s], end = min((span + 1) * width, j.tokens);
         for (uint32_t id = span * width + t % WARP; id < end; id += WARP) {
@@ -170,7 +161,9 @@ __global__ void __launch_bounds__(CHOICE_THREADS) choice_kernel(const __grid_con
     }
     __syncthreads();
     uint32_t n = gathered;
-    if (n > CANDIDATES) {
+    if (n > CANDIDATES && !j.top_k) {
+        n = 0;
+    } else if (n > CANDIDATES) {
         n = extract(x, j.tokens, j.top_k, keys);
     } else {
         uint32_t all = 2;
@@ -179,12 +172,19 @@ __global__ void __launch_bounds__(CHOICE_THREADS) choice_kernel(const __grid_con
         sort_keys(keys, all);
     }
     __syncthreads();
-    n = min(n, j.top_k);
-    if (t < n && j.top_k > 1) weight[t] = exact_exp(__fdiv_rn(__fsub_rn(key_logit(keys[t]), key_logit(keys[0])), j.temperature));
-    __syncthreads();
-    if (t) return;
-    const int32_t id = n == 0 ? -1 : (int32_t)(uint32_t)keys[j.top_k > 1 ? draw(j, weight, n) : 0];
-    a.picked[blockIdx.x] = a.chosen[blockIdx.x] = id;
+    int32_t id = -1;
+    if (!j.top_k && spans[0] != NO_KEY) {
+        const sampling_weights w = a.weights[blockIdx.x * SAMPLING_SPANS + t];
+        uint64_t unused;
+        const uint64_t total = sum_block(w.total, unused), likely = sum_block(w.likely, unused);
+        id = draw_all({x, j.tokens, key_logit(spans[0]), j.temperature, keys, n}, j, total, likely);
+    } else if (j.top_k) {
+        n = min(n, j.top_k);
+        if (t < n && j.top_k > 1) weight[t] = weight_of(key_logit(keys[t]), key_logit(keys[0]), j.temperature);
+        __syncthreads();
+        if (t == 0 && n) id = (int32_t)(uint32_t)keys[j.top_k > 1 ? draw(j, weight, n) : 0];
+    }
+    if (t == 0) a.picked[blockIdx.x] = a.chosen[blockIdx.x] = id;
 }
 
 } // namespace calla
@@ -198,5 +198,6 @@ void sampling_run(const sampling_step *a, cudaStream_t stream) {
         launch(penalty_kernel, dim3(a->samples), CHOICE_THREADS, 0, false, stream, *a);
         launch(span_kernel<false>, spans, SPAN_THREADS, 0, false, stream, *a);
     }
+    if (a->all) launch(weight_kernel, spans, SPAN_THREADS, 0, false, stream, *a);
     launch(choice_kernel, dim3(a->samples), CHOICE_THREADS, 0, false, stream, *a);
 }

@@ -18,7 +18,7 @@ enum { SAMPLING_TOP_K = 256 /* most candidates of a draw */, SAMPLING_SPANS = 10
 typedef struct sampling_job {
     uint32_t wanted; /* the row of logits; SAMPLING_NOT_HERE: another picks this one */
     uint32_t tokens;
-    uint32_t top_k;    /* 1 … SAMPLING_TOP_K; 1: the largest, and what follows does not matter */
+    uint32_t top_k;    /* at most SAMPLING_TOP_K; 0: all; 1: the largest, and what follows does not matter */
     float temperature; /* above 0 where top_k is not 1 */
     float top_p, min_p, presence, frequency, repetition;
     float uniform; /* random_uniform(seed, choice, position) */
@@ -26,15 +26,22 @@ typedef struct sampling_job {
     uint32_t seen, counts, bias, mask;
 } sampling_job;
 
+/* Sums of the weights of a span's tokens: of all, and of those of at least min_p. */
+typedef struct sampling_weights {
+    uint64_t total, likely;
+} sampling_weights;
+
 /* All pointers are the device's. */
 typedef struct sampling_step {
-    const sampling_job *jobs; /* [samples], and behind them their lists */
-    const float *logits;      /* [wanted][vocabulary] */
-    float *adjusted;          /* [samples][vocabulary] scratch */
-    float *largest;           /* [samples][SAMPLING_SPANS] scratch */
-    int32_t *picked, *chosen; /* [samples] the tokens, twice: for the next step, and for the host; -1: none is allowed */
+    const sampling_job *jobs;  /* [samples], and behind them their lists */
+    const float *logits;       /* [wanted][vocabulary] */
+    float *adjusted;           /* [samples][vocabulary] scratch */
+    float *largest;            /* [samples][SAMPLING_SPANS] scratch */
+    sampling_weights *weights; /* [samples][SAMPLING_SPANS] scratch */
+    int32_t *picked, *chosen;  /* [samples] the tokens, twice: for the next step, and for the host; -1: none is allowed */
     uint32_t vocabulary, samples;
     bool lists; /* a job has penalties or bias */
+    bool all;   /* one draws from all tokens */
 } sampling_step;
 void sampling_run(const sampling_step *a, cudaStream_t stream);
 
