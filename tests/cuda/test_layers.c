@@ -61,22 +61,24 @@ static bool chooses_others(const float *logits, const uint32_t *chosen) {
 }
 
 static void force_experts(backend *b, layer_run *l) {
-    const uint32_t E = world.shape->experts, k = world.shape->top_k, rows = world.rows;
+    const uint32_t E = world.shape->experts, k = world.shape->top_k, rows = world.rows, stride = b->prompt ? E + 1 : E;
     const uint32_t *chosen = l->expert + (size_t)world.first * k;
     const float *weight = l->weight + (size_t)world.first * k;
-    float *logits = take((size_t)rows * E, sizeof *logits), unused;
+    float *logits = take((size_t)rows * stride, sizeof *logits), unused;
     world.vt->peek(b, BUF_RESIDUAL, 0, 1, &unused); /* what was noted has run */
-    if (cudaMemcpy(logits, b->scratch.router_logits, (size_t)rows * E * sizeof *logits, cudaMemcpyDeviceToHost)) exit(2);
-    for (uint32_t r = 0; r < rows; r++) l->moved += chooses_others(logits + (size_t)r * E, chosen + (size_t)r * k);
-    /* kernels of few rows choose by these */
-    for (size_t i = 0; i < (size_t)rows * E; i++) logits[i] = -1e9f;
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t i = 0; i < k; i++) logits[(size_t)r * E + chosen[(size_t)r * k + i]] = logf(weight[(size_t)r * k + i]);
-    put(b, b->scratch.router_logits, logits, (size_t)rows * E * sizeof *logits);
-    /* those of many by these */
+    if (cudaMemcpy(logits, b->scratch.router_logits, (size_t)rows * stride * sizeof *logits, cudaMemcpyDeviceToHost)) exit(2);
+    for (uint32_t r = 0; r < rows; r++) l->moved += chooses_others(logits + (size_t)r * stride, chosen + (size_t)r * k);
+    /* kernels of many rows choose by these, those of few by logits */
     put(b, b->buf[BUF_ROUTE_EXPERT], chosen, (size_t)rows * k * sizeof *chosen);
     put(b, b->buf[BUF_ROUTE_WEIGHT], weight, (size_t)rows * k * sizeof *weight);
-    if (b->prompt) cuda_route_lists(b->buf[BUF_ROUTE_EXPERT], rows, k, E, &b->scratch.lists, b->stream);
+    if (b->prompt) {
+        cuda_route_lists(b->buf[BUF_ROUTE_EXPERT], rows, k, E, &b->scratch.lists, b->stream);
+    } else {
+        for (size_t i = 0; i < (size_t)rows * E; i++) logits[i] = -1e9f;
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t i = 0; i < k; i++) logits[(size_t)r * E + chosen[(size_t)r * k + i]] = logf(weight[(size_t)r * k + i]);
+        put(b, b->scratch.router_logits, logits, (size_t)rows * E * sizeof *logits);
+    }
     free(logits);
 }
 
@@ -181,7 +183,8 @@ static uint8_t *times_power(const uint8_t *from, uint64_t bytes, int power) {
 static void widen_scales(weights *w) {
     layer_weights *l = &w->layer[0];
     weight_mat *const behind[] = {&l->in_qkv, &l->in_z, &l->in_a, &l->in_b};
-    if (w->shape.is_attention[0] || l->norm_mixer.type != WEIGHT_BF16 || l->norm_mixer.add != 0 || l->in_qkv.bits == 16) fprintf(stderr, "not of this model\n"), exit(2);
+    if (w->shape.is_attention[0] || l->norm_mixer.type != WEIGHT_BF16 || l->norm_mixer.add != 0 || l->in_qkv.bits == 16)
+        fprintf(stderr, "not of this model\n"), exit(2);
     l->norm_mixer.data = times_power(l->norm_mixer.data, 2u * l->norm_mixer.n, -12);
     for (size_t i = 0; i < sizeof behind / sizeof *behind; i++) {
         weight_mat *m = behind[i];

@@ -20,7 +20,8 @@ typedef struct cuda_parts {
 
 typedef struct cuda_layer {
     cuda_parts mixer_in;
-    cuda_mat mixer_out, router, shared_router, shared_gate, shared_up, shared_down, gate, up, down;
+    cuda_parts routers; /* the experts' and, behind it, the shared expert's */
+    cuda_mat mixer_out, router, shared_router /* views of these */, shared_gate, shared_up, shared_down, gate, up, down;
     float *norm_mixer, *norm_moe;
     cuda_gdn_weights gdn; /* delta net layers */
     float *q_norm, *k_norm;
@@ -38,7 +39,7 @@ typedef struct cuda_weights {
 
 typedef struct cuda_scratch { /* views into BUF_SCRATCH */
     float *rotary;            /* [rows][64] */
-    float *router_logits;     /* [rows][experts] */
+    float *router_logits;     /* [rows][experts]; of a prompt [rows][experts + 1], the last of the shared expert */
     float *partial;           /* of split attention */
     float *squares;           /* [rows][value heads][GDN_PARTS]: of the delta net's output */
     uint64_t *best;           /* [wanted][STEP_HEAD_BLOCKS] */
@@ -120,6 +121,8 @@ static inline bool cuda_ok(backend *b, cudaError_t e) {
 /* ---- place.c: where weights and scratch lie ---- */
 /* Lays out the weights; memory NULL only measures.  False: a format that the kernels do not take, err says which. */
 calla_status cuda_place_weights(backend *b, void *memory, calla_error *err);
+/* Outputs first … end - 1 of a matrix as one of their own; `first` is at a tile's edge. */
+cuda_mat cuda_rows_of_mat(cuda_mat m, uint32_t first, uint32_t end);
 uint64_t cuda_place_scratch(const model_shape *s, const backend_limits *n, uint8_t *base, cuda_scratch *out);
 
 /* ---- upload.c ---- */

@@ -141,7 +141,8 @@ template <int BITS> struct gemm_codes {
 
     __device__ __forceinline__ void fragments(const uint8_t *slot, int half, int part, uint32_t subs, uint32_t a[2][4]) {
         if (BITS == 16) {
-            const uint8_t *p = slot + gemm_slot<BITS>::codes + (half * 8 + threadIdx.x / 32) * gemm_slot<BITS>::tile + threadIdx.x % 32 * 16;
+            const uint8_t *p =
+                slot + gemm_slot<BITS>::codes + (half * 8 + threadIdx.x / 32) * gemm_slot<BITS>::tile + threadIdx.x % 32 * 16;
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint4 v = *(const uint4 *)(p + (part * 2 + j) * 512);

@@ -123,6 +123,16 @@ __global__ void __launch_bounds__(GEMV_THREADS, 2) route_kernel(const __grid_con
                    a.expert + (size_t)(first_row + row) * a.top_k, a.weight + (size_t)(first_row + row) * a.top_k);
 }
 
+/* A warp: a row. */
+__global__ void __launch_bounds__(GEMV_THREADS)
+    choose_kernel(float *logits, uint32_t experts, uint32_t top_k, uint32_t rows, uint32_t *expert, float *weight, float *shared_weight) {
+    const uint32_t row = blockIdx.x * GEMV_WARPS + threadIdx.x / WARP;
+    if (row >= rows) return;
+    float *own = logits + (size_t)row * (experts + 1);
+    warp_top_k(own, experts, top_k, expert + (size_t)row * top_k, weight + (size_t)row * top_k);
+    if (threadIdx.x % WARP == 0) shared_weight[row] = sigmoid(own[experts]);
+}
+
 /* ---- experts, first half ---- */
 
 /* Block (row tile, choice, block of rows): the expert of that choice, unless an earlier choice of these rows has it too. */
@@ -393,6 +403,12 @@ void step_run_route(const cuda_device *d, const step_route *a, bool early, cudaS
         launch(route_kernel<1>, grid, GEMV_THREADS, PAIR_BYTES + 2 * sums_bytes<1>() + x_bytes, early, stream, *a, n, p);
     else
         launch(route_kernel<2>, grid, GEMV_THREADS, PAIR_BYTES + 2 * sums_bytes<2>() + x_bytes, early, stream, *a, n, p);
+}
+
+void step_run_choose(float *logits, uint32_t experts, uint32_t top_k, uint32_t rows, uint32_t *expert, float *weight, float *shared_weight,
+                     cudaStream_t stream) {
+    launch(choose_kernel, dim3((rows + GEMV_WARPS - 1) / GEMV_WARPS), GEMV_THREADS, 0, false, stream, logits, experts, top_k, rows, expert,
+           weight, shared_weight);
 }
 
 void step_run_experts_in(const cuda_device *d, const step_experts *a, bool early, cudaStream_t stream) {

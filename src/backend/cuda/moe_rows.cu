@@ -46,7 +46,6 @@ __global__ void __launch_bounds__(THREADS, 4) route_rows_kernel(const __grid_con
     const uint32_t tile = is_router ? blockIdx.x : is_pair ? blockIdx.x - routers - 1 : 0, i = tile * TILE_OUT + o;
     const uint32_t cols = a.router.cols, chunks = chunks_of(a.router), n = warp < chunks ? tiles_of(a.router, warp) : 0;
     uint8_t *place = reinterpret_cast<uint8_t *>(places[warp]);
-    launch_dependents();
     if (n && is_pair)
         fetch_pair(a.shared_gate, a.shared_up, index_of(a.shared_gate, 0, tile, warp), n, place);
     else if (n)
@@ -57,6 +56,7 @@ __global__ void __launch_bounds__(THREADS, 4) route_rows_kernel(const __grid_con
     float *out = (is_router ? a.logits : is_pair ? a.shared : a.shared_weight) + (size_t)row * outputs + i;
     have(out);
     wait_inputs();
+    launch_dependents(); /* not at once: the experts' blocks, which have nothing to fetch yet, would be in the way */
     float v0 = 0, v1 = 0, squares = 0;
     if (n) {
         int_input q;

@@ -56,16 +56,6 @@ static void run_head(backend *b, bool early) {
 
 /* ---- mixers ---- */
 
-/* Outputs first … end - 1 of a matrix as one of their own; `first` is at a tile's edge. */
-static cuda_mat rows_of_mat(cuda_mat m, uint32_t first, uint32_t end) {
-    const uint64_t tiles = (uint64_t)(first / 16) * m.col_tiles;
-    m.codes += tiles * cuda_tile_bytes(m.bits) / sizeof *m.codes;
-    if (m.scales) m.scales += tiles * m.subs * 16;
-    m.rows = end - first;
-    m.row_tiles = (m.rows + 15) / 16;
-    return m;
-}
-
 /* The input projections, as far as their columns lie in first … end - 1. */
 static void project_columns(backend *b, const cuda_layer *l, uint32_t first, uint32_t end, bool early) {
     const uint32_t rows = b->batch->rows, H = b->s->hidden, stride = shape_mixer_in_values(b->s);
@@ -77,7 +67,7 @@ static void project_columns(backend *b, const cuda_layer *l, uint32_t first, uin
         if (column >= end || from >= to) continue;
         float *out = f32(b, BUF_MIXER_IN) + column + from;
         const step_linear a = {
-            .w = rows_of_mat(*whole, from, to), .in = norm_input(b, l->norm_mixer), .out = out, .out_stride = stride, .rows = rows};
+            .w = cuda_rows_of_mat(*whole, from, to), .in = norm_input(b, l->norm_mixer), .out = out, .out_stride = stride, .rows = rows};
         if (b->prompt)
             cuda_gemm(&a.w, b->scratch.input, H, out, stride, rows, false, b->stream);
         else
@@ -259,6 +249,8 @@ static void run_mixer_out(backend *b, uint32_t layer, const cuda_layer *l, bool 
 
 /* ---- experts ---- */
 
+static float *shared_weight(const backend *b) { return f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * b->s->shared_width; }
+
 static step_moe moe_of(const backend *b, const cuda_layer *l) {
     const model_shape *s = b->s;
     return (step_moe){.router = l->router,
@@ -272,13 +264,25 @@ static step_moe moe_of(const backend *b, const cuda_layer *l) {
                       .in = norm_input(b, l->norm_moe),
                       .logits = b->scratch.router_logits,
                       .shared = f32(b, BUF_SHARED),
-                      .shared_weight = f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * s->shared_width,
+                      .shared_weight = shared_weight(b),
                       .expert = b->buf[BUF_ROUTE_EXPERT],
                       .weight = b->buf[BUF_ROUTE_WEIGHT],
                       .places = f32(b, BUF_EXPERT),
                       .residual = f32(b, BUF_RESIDUAL),
                       .top_k = s->top_k,
                       .rows = b->batch->rows};
+}
+
+static void route_prompt(backend *b, const cuda_layer *l) {
+    const model_shape *s = b->s;
+    const uint32_t rows = b->batch->rows, H = s->hidden, E = s->experts;
+    uint32_t *expert = b->buf[BUF_ROUTE_EXPERT];
+    rows_run_norm_f16(f32(b, BUF_RESIDUAL), l->norm_moe, s->norm_eps, H, rows, b->scratch.input, b->stream);
+    for (uint32_t i = 0; i < l->routers.n; i++)
+        cuda_gemm(&l->routers.mat[i], b->scratch.input, H, b->scratch.router_logits + l->routers.column[i], E + 1, rows, false, b->stream);
+    step_run_choose(b->scratch.router_logits, E, s->top_k, rows, expert, b->buf[BUF_ROUTE_WEIGHT], shared_weight(b), b->stream);
+    cuda_gemm_swiglu(&l->shared_gate, &l->shared_up, b->scratch.input, H, b->scratch.shared, s->shared_width, rows, b->stream);
+    cuda_route_lists(expert, rows, s->top_k, E, &b->scratch.lists, b->stream);
 }
 
 static void run_route(backend *b, const cuda_layer *l, bool early) {
@@ -288,27 +292,25 @@ static void run_route(backend *b, const cuda_layer *l, bool early) {
         step_run_moe_route(&moe, early, b->stream);
         return;
     }
-    const uint32_t rows = b->batch->rows, H = s->hidden;
-    step_route a = {.router = l->router,
-                    .shared_router = l->shared_router,
-                    .shared_gate = l->shared_gate,
-                    .shared_up = l->shared_up,
-                    .in = norm_input(b, l->norm_moe),
-                    .moe_in = f32(b, BUF_MOE_IN),
-                    .logits = b->scratch.router_logits,
-                    .expert = b->buf[BUF_ROUTE_EXPERT],
-                    .weight = b->buf[BUF_ROUTE_WEIGHT],
-                    .shared = f32(b, BUF_SHARED),
-                    .shared_weight = f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * s->shared_width,
-                    .counters = b->scratch.counters,
-                    .top_k = s->top_k,
-                    .rows = rows};
-    if (b->prompt) a.shared_gate.row_tiles = 0; /* below, with f16 rows */
+    if (b->prompt) {
+        route_prompt(b, l);
+        return;
+    }
+    const step_route a = {.router = l->router,
+                          .shared_router = l->shared_router,
+                          .shared_gate = l->shared_gate,
+                          .shared_up = l->shared_up,
+                          .in = norm_input(b, l->norm_moe),
+                          .moe_in = f32(b, BUF_MOE_IN),
+                          .logits = b->scratch.router_logits,
+                          .expert = b->buf[BUF_ROUTE_EXPERT],
+                          .weight = b->buf[BUF_ROUTE_WEIGHT],
+                          .shared = f32(b, BUF_SHARED),
+                          .shared_weight = shared_weight(b),
+                          .counters = b->scratch.counters,
+                          .top_k = s->top_k,
+                          .rows = b->batch->rows};
     step_run_route(&b->device, &a, early, b->stream);
-    if (!b->prompt) return;
-    rows_run_norm_f16(f32(b, BUF_RESIDUAL), l->norm_moe, s->norm_eps, H, rows, b->scratch.input, b->stream);
-    cuda_gemm_swiglu(&l->shared_gate, &l->shared_up, b->scratch.input, H, b->scratch.shared, s->shared_width, rows, b->stream);
-    cuda_route_lists(a.expert, rows, s->top_k, s->experts, &b->scratch.lists, b->stream);
 }
 
 static step_experts experts_of(const backend *b, const cuda_layer *l) {
@@ -321,7 +323,7 @@ static step_experts experts_of(const backend *b, const cuda_layer *l) {
                           .expert = b->buf[BUF_ROUTE_EXPERT],
                           .weight = b->buf[BUF_ROUTE_WEIGHT],
                           .shared = f32(b, BUF_SHARED),
-                          .shared_weight = f32(b, BUF_SHARED) + (uint64_t)b->limits.rows * s->shared_width,
+                          .shared_weight = shared_weight(b),
                           .places = f32(b, BUF_EXPERT),
                           .residual = f32(b, BUF_RESIDUAL),
                           .top_k = s->top_k,

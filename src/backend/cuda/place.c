@@ -58,6 +58,25 @@ static cuda_parts take_parts(placer *p, const weight_mat *const *m, uint32_t n) 
     return out;
 }
 
+cuda_mat cuda_rows_of_mat(cuda_mat m, uint32_t first, uint32_t end) {
+    const uint64_t tiles = (uint64_t)(first / 16) * m.col_tiles;
+    m.codes += tiles * cuda_tile_bytes(m.bits) / sizeof *m.codes;
+    if (m.scales) m.scales += tiles * m.subs * 16;
+    m.rows = end - first;
+    m.row_tiles = (m.rows + 15) / 16;
+    return m;
+}
+
+/* The routers in one matrix where they have one format: the shared expert's logit is then one more output of the products of prompts. */
+static void place_routers(placer *p, const layer_weights *l, cuda_layer *out) {
+    const weight_mat *const m[] = {&l->router, &l->shared_router};
+    const uint32_t experts = l->router.rows;
+    out->routers = take_parts(p, m, 2);
+    if (!p->base) return;
+    out->router = cuda_rows_of_mat(out->routers.mat[0], 0, experts);
+    out->shared_router = out->routers.n == 2 ? out->routers.mat[1] : cuda_rows_of_mat(out->routers.mat[0], experts, experts + 1);
+}
+
 static void place_mixer(placer *p, const model_shape *s, const layer_weights *l, bool attention, cuda_layer *out) {
     if (attention) {
         const weight_mat *const in[] = {&l->q, &l->k, &l->v};
@@ -94,8 +113,7 @@ calla_status cuda_place_weights(backend *b, void *memory, calla_error *err) {
         out->norm_mixer = take_vec(&p, s->hidden);
         out->norm_moe = take_vec(&p, s->hidden);
         place_mixer(&p, s, l, s->is_attention[i], out);
-        out->router = take_mat(&p, &l->router);
-        out->shared_router = take_mat(&p, &l->shared_router);
+        place_routers(&p, l, out);
         out->shared_gate = take_mat(&p, &l->shared_gate);
         out->shared_up = take_mat(&p, &l->shared_up);
         out->shared_down = take_mat(&p, &l->shared_down);
@@ -113,7 +131,7 @@ uint64_t cuda_place_scratch(const model_shape *s, const backend_limits *n, uint8
     cuda_scratch c = {0};
     const uint64_t rows = n->rows;
     c.rotary = take(&p, rows * ROTARY_DIM * 4);
-    c.router_logits = take(&p, rows * s->experts * 4);
+    c.router_logits = take(&p, rows * (s->experts + 1) * 4);
     c.partial = take(&p, step_attention_partial_floats(s->attention_heads) * 4);
     c.squares = take(&p, rows * s->gdn_value_heads * GDN_PARTS * 4);
     c.best = take(&p, (uint64_t)n->wanted * STEP_HEAD_BLOCKS * 8);

@@ -98,6 +98,10 @@ typedef struct step_route {
     uint32_t top_k, rows;
 } step_route;
 void step_run_route(const cuda_device *d, const step_route *a, bool early, cudaStream_t stream);
+/* The choice alone, of many rows: logits [rows][experts + 1], of which the last is the shared expert's.  Beyond 256 experts it overwrites
+ * logits. */
+void step_run_choose(float *logits, uint32_t experts, uint32_t top_k, uint32_t rows, uint32_t *expert, float *weight, float *shared_weight,
+                     cudaStream_t stream);
 
 typedef struct step_experts {
     cuda_mat gate, up, down, shared_down;

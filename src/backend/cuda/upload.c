@@ -76,14 +76,14 @@ static void add_all(upload *u) {
     for (uint32_t i = 0; i < b->s->layers; i++) {
         const layer_weights *l = &w->layer[i];
         const cuda_layer *to = &b->weights.layer[i];
-        const weight_mat *const attention[] = {&l->q, &l->k, &l->v}, *const gdn[] = {&l->in_qkv, &l->in_z, &l->in_a, &l->in_b};
+        const weight_mat *const attention[] = {&l->q, &l->k, &l->v}, *const gdn[] = {&l->in_qkv, &l->in_z, &l->in_a, &l->in_b},
+                                *const routers[] = {&l->router, &l->shared_router};
         if (b->s->is_attention[i])
             add_parts(u, &to->mixer_in, attention, 3);
         else
             add_parts(u, &to->mixer_in, gdn, 4);
         add_mat(u, b->s->is_attention[i] ? &l->attn_out : &l->gdn_out, &to->mixer_out, 0);
-        add_mat(u, &l->router, &to->router, 0);
-        add_mat(u, &l->shared_router, &to->shared_router, 0);
+        add_parts(u, &to->routers, routers, 2);
         add_mat(u, &l->shared_gate, &to->shared_gate, 0);
         add_mat(u, &l->shared_up, &to->shared_up, 0);
         add_mat(u, &l->shared_down, &to->shared_down, 0);
