@@ -188,7 +188,8 @@ static calla_status cuda_begin(backend *b, const row_batch *batch, calla_error *
     b->logits_here = false;
     b->decoding = !turned_off(&b->limits, WITHOUT_GRAPH) && batch->rows <= CUDA_GRAPH_ROWS && batch->rows == batch->segments &&
                   batch->rows == batch->wanted;
-    b->prompt = b->limits.fast && batch->rows >= CUDA_PROMPT_ROWS && b->scratch.input && !b->weights.wide_scales && !turned_off(&b->limits, WITHOUT_PROMPT);
+    b->prompt = b->limits.fast && batch->rows >= CUDA_PROMPT_ROWS && b->scratch.input && !b->weights.wide_scales &&
+                !turned_off(&b->limits, WITHOUT_PROMPT);
     cuda_batch_send(b, batch);
     cuda_requests_send(b, batch);
     return b->error ? cuda_failure(b, err) : CALLA_OK;
