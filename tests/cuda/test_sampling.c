@@ -1,5 +1,7 @@
 /* test_sampling.c: tokens picked on the device against the reference's sampler, over rows of all kinds: sizes that fill no span, equal logits by
- * the thousand, logits that are no numbers, masks, penalties and draws.  Needs an NVIDIA GPU. */
+ * the thousand, logits that are no numbers, masks, penalties and draws.  Needs an NVIDIA GPU.
+ *
+ * usage: test_sampling [ROUNDS]      of eight rows [40]; each ten take all sizes */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 #include "backend/ref/sample.h"
 #include "base/random.h"
 
-enum { SAMPLES = 8, MOST = 248320, LISTED = 300, ROUNDS = 40 };
+enum { SAMPLES = 8, MOST = 248320, LISTED = 300 };
 
 static uint64_t draws;
 static float uniform(void) { return random_uniform(draws++, 0, 0); }
@@ -92,7 +94,8 @@ static backend *open_backend(model_shape *s) {
     return b;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const uint32_t rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 40;
     static const uint32_t sizes[] = {1, 2, 31, 33, 320, 1025, 4096, 32769, 65536, 248077};
     static lists all[SAMPLES];
     static uint8_t scratch[MOST * 20];
@@ -100,7 +103,7 @@ int main(void) {
     backend *b = open_backend(&shape);
     float *logits = malloc((uint64_t)SAMPLES * MOST * 4);
     uint32_t wrong = 0, seen = 0, here = 0, none = 0;
-    for (uint32_t round = 0; round < ROUNDS; round++) {
+    for (uint32_t round = 0; round < rounds; round++) {
         sample_request samples[SAMPLES];
         uint32_t sample_of[SAMPLES];
         int32_t picked[SAMPLES];
