@@ -17,7 +17,7 @@ enum { WITHOUT_GRAPH, WITHOUT_EARLY, WITHOUT_PROMPT };
 static const calla_optimization optimizations[] = {
     {"graph", "decoding steps replayed as one captured graph"},
     {"dependent-launch", "kernels of a graph that start before the one in front has ended, their weights on the way"},
-    {"prompt-kernels", "products of bf16 rows on tensor cores for many rows (fast precision)"},
+    {"prompt-kernels", "products of f16 rows on tensor cores for many rows (fast precision)"},
     {NULL, NULL},
 };
 

@@ -11,10 +11,10 @@
  *
  * Every sum is over the inputs in order, whatever the tile: results do not depend on the other rows of a batch.
  *
- * On an H200 (bf16 products of libraries: 788 TFLOP/s) at 8,192 rows: 543 to 552 dense, 447 for the experts' gate and up.  In bf16, whose
- * codes took one operation more to unpack: 500 to 510, 440, and with mma.sync 360; there a step took about 1,800 cycles where its wgmma need 1,024, and instructions were issued in
- * 40 % of them.  Tried without gain: letting the two warpgroups take turns by named barriers, one making fragments while the other's
- * products run. */
+ * On an H200 (products of libraries: 788 TFLOP/s) at 8,192 rows: 543 to 552 dense, 447 for the experts' gate and up.  In bf16, whose codes
+ * took one operation more to unpack, 500 to 510 and 440, with mma.sync 360; a step then took about 1,800 cycles where its wgmma need 1,024,
+ * and instructions were issued in 40 % of them.  Tried without gain: letting the two warpgroups take turns by named barriers, one making
+ * fragments while the other's products run. */
 #ifndef CALLA_BACKEND_CUDA_GEMM_CUH
 #define CALLA_BACKEND_CUDA_GEMM_CUH
 
