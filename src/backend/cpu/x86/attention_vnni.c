@@ -15,11 +15,11 @@ enum {
     GROUPS = D / KV_GROUP,
     QUADS = KV_GROUP / 4, /* of bytes, which a lane multiplies at once */
     TILE = 16,            /* keys */
-    MOST = 8,             /* heads of a call */
-    Q_MOST = 127 * 256,   /* q's high byte takes 127 */
-    P_MOST = 32767
+    MOST = 8              /* heads of a call */
 };
 
+#define Q_MOST (127 * 256.0f) /* q's high byte takes 127 */
+#define P_MOST 32767.0f
 #define TINY 0x1p-100f /* the reciprocal of less might be infinite */
 
 /* out[c]: the four bytes from 4c on of 16 rows of 64 */
