@@ -170,8 +170,13 @@ typedef struct backend_vtable {
      * is until then.  Steps are carried out one after the other: what one writes the next may read, and overwrite what one has read. */
     calla_status (*submit)(backend *b, calla_error *err);
     calla_status (*collect)(backend *b, calla_error *err);
-    /* Whether the next batch may name sample k (as id -1 - k) of the step submitted last before this is collected; then collect needs
-     * nothing any more that its request points to. */
+    /* Picks the tokens of the step submitted last: called once for each, before the next begin and before that step is collected; the one before
+     * may be collected first.  The batch's requests are read only then (until then, of all that they say only `tokens` counts), so that a
+     * mask or penalties may depend on what the step before picked.  collect reports a failure.  NULL: submit picks, and finds the requests
+     * complete in begin. */
+    void (*pick)(backend *b);
+    /* Whether the next batch may name sample k (as id -1 - k) of the step submitted, and picked, last before this is collected; then collect
+     * needs nothing any more that its request points to. */
     bool (*runs_ahead)(const backend *b, uint32_t sample);
 
     /* After finish or collect, until the next begin; logits only if no step has been submitted since that one. */

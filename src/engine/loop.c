@@ -6,7 +6,8 @@
  *
  * Where the device works by itself (model_runs_ahead), a step is submitted before what the one before has picked is known here: rows
  * that go on from it name its segment.  An answer that turns out to have ended there is taken out of the step that is under way, and its
- * sequence rolled back.  What the device cannot know (a guide's next mask, penalties of a token just made) makes the loop wait.
+ * sequence rolled back.  What depends on the token before (a guide's mask, penalties) is made while the device computes the logits, if it
+ * picks tokens only when it is told how (model_picks_later); otherwise the loop waits.
  *
  * Allocates nothing. */
 #include <string.h>
@@ -218,13 +219,13 @@ static uint32_t awaited_segment(const engine_step *step, const calla_session *s)
     return UINT32_MAX;
 }
 
-/* Whether a step may be described before this one's results are known. */
+/* Whether a step may be described before this one's results are known, which has been picked. */
 static bool may_run_ahead(const calla_engine *e, const engine_step *step) {
     if (!model_runs_ahead(e->m)) return false;
     for (uint32_t i = 0; i < step->n; i++) {
         if (!step->planned[i]) continue;
         const job *j = &step->planned[i]->job;
-        if (j->score || j->guide.mask || j->force.n || j->tally.places) return false;
+        if (j->score || (!model_picks_later(e->m) && (j->guide.mask || j->force.n || j->tally.places))) return false;
         if (step->segments[i].sample && !model_runs_ahead_of(e->m, i)) return false;
     }
     return true;
@@ -268,11 +269,11 @@ static bool plan(calla_engine *e, const engine_step *before, engine_step *next) 
     return false;
 }
 
-static void describe(const calla_engine *e, const engine_step *before, engine_step *next, uint32_t i) {
+static void describe(const engine_step *before, engine_step *next, uint32_t i) {
     calla_session *s = next->planned[i];
     job *j = &s->job;
     const schedule_item *item = &next->items[i];
-    const uint32_t awaited = awaited_segment(before, s), known = s->n_ids + (awaited != UINT32_MAX);
+    const uint32_t awaited = awaited_segment(before, s);
     model_segment *g = &next->segments[i];
     *g = (model_segment){.sequence = s->slot->sequence, .ids = s->ids + item->processed, .rows = item->rows};
     if (awaited != UINT32_MAX) { /* its only row: all others are processed */
@@ -281,16 +282,28 @@ static void describe(const calla_engine *e, const engine_step *before, engine_st
     }
     if (j->score && score_wants_rows(j->score, item->processed)) g->want = WANT_ALL;
     if (j->only_prompt || item->rows < item->pending) return;
-    sample_request *r = &next->requests[i];
-    *r = j->sampling;
-    r->position = known;
-    r->mask = force_mask(j, e);
-    r->seen = j->tally.seen;
-    r->n_seen = j->tally.n_seen;
-    r->counts = j->tally.counts;
-    r->n_counts = j->tally.n_counts;
     if (g->want == WANT_NONE) g->want = WANT_LAST;
-    g->sample = r;
+    next->requests[i] = j->sampling;
+    next->requests[i].position = s->n_ids + (awaited != UINT32_MAX);
+    g->sample = &next->requests[i];
+}
+
+/* The rest of the requests: what depends on the tokens before, which are known now. */
+static void describe_picks(const calla_engine *e, engine_step *step) {
+    for (uint32_t i = 0; i < step->n; i++) {
+        sample_request *r = &step->requests[i];
+        if (!step->segments[i].sample) continue;
+        if (!step->planned[i]) { /* what it points to may be gone */
+            *r = (sample_request){.tokens = r->tokens};
+            continue;
+        }
+        job *j = &step->planned[i]->job;
+        r->mask = force_mask(j, e);
+        r->seen = j->tally.seen;
+        r->n_seen = j->tally.n_seen;
+        r->counts = j->tally.counts;
+        r->n_counts = j->tally.n_counts;
+    }
 }
 
 /* Asked by the model between layers, on the engine thread. */
@@ -384,7 +397,8 @@ static void fail_device(calla_engine *e, const calla_error *err) {
 
 static void submit(calla_engine *e, const engine_step *before, engine_step *next) {
     calla_error err = {0};
-    for (uint32_t i = 0; i < next->n; i++) describe(e, before, next, i);
+    for (uint32_t i = 0; i < next->n; i++) describe(before, next, i);
+    if (!model_picks_later(e->m)) describe_picks(e, next);
     calla_status status = model_submit(e->m, next->segments, next->n, step_unwanted, e, &err);
     if (status == CALLA_OK)
         e->under_way = next;
@@ -392,6 +406,12 @@ static void submit(calla_engine *e, const engine_step *before, engine_step *next
         fail_device(e, &err);
     else if (status != CALLA_E_CANCELLED && !before) /* whatever it was, the one that came last goes, and the others try again */
         finish_running(e, next->planned[next->n - 1], CALLA_FINISH_ERROR, &err);
+}
+
+/* Of the step under way, once the one before is settled. */
+static void pick(calla_engine *e, engine_step *step) {
+    if (model_picks_later(e->m)) describe_picks(e, step);
+    model_pick(e->m, step->segments);
 }
 
 /* Waits for a step, the oldest under way, and delivers what it brought. */
@@ -408,7 +428,9 @@ static void step(calla_engine *e) {
     engine_step *before = e->under_way, *next = &e->steps[before == &e->steps[0]];
     if (plan(e, before, next)) submit(e, before, next);
     if (before) settle(e, before);
-    if (e->under_way && (e->failed || !may_run_ahead(e, e->under_way))) settle(e, e->under_way);
+    if (!e->under_way) return;
+    pick(e, e->under_way);
+    if (e->failed || !may_run_ahead(e, e->under_way)) settle(e, e->under_way);
 }
 
 /* Waits for something to do and moves new jobs to the queue; false when closing and all is done. */

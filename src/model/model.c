@@ -251,6 +251,16 @@ calla_status model_submit(model *m, const model_segment *segments, uint32_t n, m
     return CALLA_OK;
 }
 
+bool model_picks_later(const model *m) { return m->vt->pick; }
+
+void model_pick(model *m, const model_segment *segments) {
+    if (!m->vt->pick) return;
+    const described_step *d = m->submitted;
+    for (uint32_t g = 0; g < d->segments; g++)
+        if (segments[g].sample) d->sample[d->sample_at[g]] = *segments[g].sample;
+    m->vt->pick(m->device);
+}
+
 calla_status model_collect(model *m, calla_error *err) {
     if (!m->under_way) return error_set(err, CALLA_E_INTERNAL, "no step is under way");
     m->collected = m->under_way > 1 && m->submitted == &m->steps[0] ? &m->steps[1] : m->under_way > 1 ? &m->steps[0] : m->submitted;
@@ -264,6 +274,7 @@ calla_status model_step(model *m, const model_segment *segments, uint32_t n, mod
     calla_error unused;
     calla_status status = model_submit(m, segments, n, stop, user, err);
     if (status) return status;
+    model_pick(m, segments);
     status = model_collect(m, err);
     for (uint32_t g = 0; g < n && status; g++) sequence_rollback(segments[g].sequence, &unused);
     return status;

@@ -93,10 +93,17 @@ calla_status model_step(model *m, const model_segment *segments, uint32_t n, mod
  * model_step does; when it succeeds the sequences have their tokens, and a step that turns out to be unwanted is undone by
  * sequence_rollback, before or after it is collected.  At most two steps are submitted and not collected, the second only if
  * model_runs_ahead.  model_collect waits for the oldest, whose results then are there.  After CALLA_E_DEVICE from it sequences hold
- * nothing of use. */
+ * nothing of use.
+ *
+ * Between them model_pick hands over the sample requests of the segments submitted last, once, before the next step is submitted and before
+ * this one is collected: if model_picks_later the device reads them only now, and at submit they need to say no more than `tokens`, so that
+ * they may depend on the results of the step before, collected in between; otherwise they have been read and nothing happens. */
 calla_status model_submit(model *m, const model_segment *segments, uint32_t n, model_stop_fn stop, void *user, calla_error *err);
+void model_pick(model *m, const model_segment *segments);
 calla_status model_collect(model *m, calla_error *err);
-/* Whether another step may be submitted before all that were are collected; and may then name what this segment of the last one sampled. */
+bool model_picks_later(const model *m);
+/* Whether another step may be submitted before all that were are collected; and may then name what this segment of the last one, which
+ * was picked, sampled. */
 bool model_runs_ahead(const model *m);
 bool model_runs_ahead_of(const model *m, uint32_t segment);
 

@@ -1,17 +1,21 @@
 /* test_ahead.c: the engine on a device that works by itself, so that each step is submitted before the one before is seen: what every job
- * says must be what it says step by step.  The device is ref behind a queue: what a step picks is handed out when it is collected. */
+ * says must be what it says step by step.  The device is ref behind a queue: what a step picks is handed out when it is collected.  It picks
+ * in submit, or later, when it is told how. */
 #include "unit.h"
 
 #include <string.h>
 
+#include "backend/ref/sample.h"
+#include "base/memory.h"
 #include "engine/engine.h"
+#include "stripes.h"
 #include "support/arrays.h"
-#include "transcript.h"
 
-enum { JOBS = 6, MOST_SAMPLES = 8, VOCABULARY = 320 };
+enum { JOBS = 7, MOST_SAMPLES = 8, MOST_ROWS = 64, VOCABULARY = 320 };
 
 static const backend_vtable *plain;
-static backend_vtable ahead;
+static backend_vtable at_once, later;
+static const backend_vtable *const kinds[] = {&at_once, &later};
 
 /* ---- the queue ---- */
 
@@ -25,6 +29,7 @@ static atomic_int collects_left;      /* the collect after so many fails */
 
 static calla_status queue_begin(backend *b, const row_batch *batch, calla_error *err) {
     assert_true(submitted - collected < 2);
+    assert_true(batch->samples <= MOST_SAMPLES);
     described = batch;
     return plain->begin(b, batch, err);
 }
@@ -33,7 +38,6 @@ static calla_status queue_submit(backend *b, calla_error *err) {
     const calla_status status = plain->finish(b, err);
     if (status) return status;
     ran_ahead += submitted > collected;
-    assert_true(described->samples <= MOST_SAMPLES);
     for (uint32_t i = 0; i < described->samples; i++) steps[submitted % 2].results[i] = *plain->sampled(b, i);
     submitted++;
     return CALLA_OK;
@@ -44,6 +48,48 @@ static calla_status queue_collect(backend *b, calla_error *err) {
     assert_true(submitted > collected);
     collected++;
     return atomic_fetch_sub(&collects_left, 1) ? CALLA_OK : error_set(err, CALLA_E_DEVICE, "the abacus lost a bead");
+}
+
+/* The kind that picks later: ref gets the ids that the step before picked in place of their numbers, and no samples. */
+
+static row_batch known;
+static int32_t known_ids[MOST_ROWS];
+static uint32_t picked; /* in all */
+static void *scratch;
+
+static calla_status later_begin(backend *b, const row_batch *batch, calla_error *err) {
+    assert_int_equal(picked, submitted);
+    assert_true(batch->rows <= MOST_ROWS);
+    for (uint32_t i = 0; i < batch->rows; i++)
+        known_ids[i] = batch->ids[i] < 0 ? steps[(submitted + 1) % 2].results[-1 - batch->ids[i]].id : batch->ids[i];
+    known = *batch;
+    known.ids = known_ids;
+    known.samples = 0;
+    known.last = NULL;
+    const calla_status status = queue_begin(b, &known, err);
+    described = batch;
+    return status;
+}
+
+static calla_status later_submit(backend *b, calla_error *err) {
+    const calla_status status = plain->finish(b, err);
+    if (status) return status;
+    ran_ahead += submitted > collected;
+    submitted++;
+    return CALLA_OK;
+}
+
+static void later_pick(backend *b) {
+    picked++;
+    assert_int_equal(picked, submitted);
+    for (uint32_t i = 0; i < described->samples; i++)
+        ref_sample(plain->logits(b, described->sample_of[i]), VOCABULARY, &described->sample[i], scratch,
+                   &steps[(submitted - 1) % 2].results[i]);
+}
+
+static calla_status later_collect(backend *b, calla_error *err) {
+    assert_true(picked > collected);
+    return queue_collect(b, err);
 }
 
 static const sample_result *queue_sampled(backend *b, uint32_t sample) {
@@ -58,11 +104,11 @@ static bool queue_runs_ahead(const backend *b, uint32_t sample) {
 }
 
 static void reset_queue(void) {
-    submitted = collected = ran_ahead = 0;
+    submitted = collected = ran_ahead = picked = 0;
     atomic_store(&collects_left, 1000000000);
 }
 
-static calla_engine *open_ahead(uint32_t context_tokens, uint32_t max_sequences, uint32_t pages) {
+static calla_engine *open_ahead(const backend_vtable *device, uint32_t context_tokens, uint32_t max_sequences, uint32_t pages) {
     const calla_engine_options o = {.model_dir = test_data("checkpoints/tiny-a"),
                                     .ids_only = true,
                                     .context_tokens = context_tokens,
@@ -71,7 +117,7 @@ static calla_engine *open_ahead(uint32_t context_tokens, uint32_t max_sequences,
     calla_engine *e = NULL;
     calla_error err = {0};
     reset_queue();
-    if (engine_open_on(&o, &ahead, pages * KV_PAGE_TOKENS, &e, &err)) fail_msg("%s", err.message);
+    if (engine_open_on(&o, device, pages * KV_PAGE_TOKENS, &e, &err)) fail_msg("%s", err.message);
     return e;
 }
 
@@ -79,40 +125,22 @@ static calla_engine *open_ahead(uint32_t context_tokens, uint32_t max_sequences,
 
 static transcript alone[JOBS], together[JOBS];
 
-typedef struct stripes { /* a guide: ids that are `made` modulo 3 */
-    uint32_t made, mask[VOCABULARY / 32];
-} stripes;
-static stripes guides[JOBS];
+static stripes guide;
 
-static const uint32_t *stripes_mask(void *user) {
-    stripes *s = user;
-    memset(s->mask, 0, sizeof s->mask);
-    for (uint32_t id = s->made % 3; id < VOCABULARY; id += 3) s->mask[id / 32] |= 1u << id % 32;
-    return s->mask;
-}
-
-static void stripes_took(void *user, int32_t id) {
-    stripes *s = user;
-    assert_int_equal((uint32_t)id % 3, s->made % 3);
-    s->made++;
-}
-
-/* Job 3 has penalties, 4 a bias, 5 a guide: these the device cannot run ahead of. */
+/* Job 3 has penalties, 4 a guide, 5 forced tokens: these a device that picks at once cannot run ahead of; 6 a bias, which none here can. */
 static calla_generate_options options_of(uint32_t j, uint32_t max_tokens) {
     static const int32_t id = 17;
     static const float bias = 2;
     calla_generate_options o = sampling_options(max_tokens - j, j);
     if (j == 3) o.sampling.frequency_penalty = 0.2f;
-    if (j == 4) o.sampling.bias_ids = &id, o.sampling.bias = &bias, o.sampling.n_bias = 1;
-    if (j == 5) {
-        guides[j] = (stripes){.made = 0};
-        o.guide = (calla_guide){.mask = stripes_mask, .took = stripes_took, .user = &guides[j]};
-    }
+    if (j == 4) o.guide = stripes_guide(&guide, VOCABULARY, 3, 1);
+    if (j == 5) o.force = (calla_force){.after = 7, .n = 2, .ids = {41, 43}};
+    if (j == 6) o.sampling.bias_ids = &id, o.sampling.bias = &bias, o.sampling.n_bias = 1;
     return o;
 }
 
 static uint32_t prompt_of(uint32_t j, int32_t *ids) {
-    const uint32_t lengths[JOBS] = {1, 200, 13, 65, 130, 40};
+    const uint32_t lengths[JOBS] = {1, 200, 13, 65, 40, 90, 130};
     random_ids(ids, lengths[j], VOCABULARY, j + 1);
     return lengths[j];
 }
@@ -141,51 +169,60 @@ static void run_together(calla_engine *e, uint32_t n, uint32_t max_tokens) {
         calla_session_close(s[j]);
     }
     for (uint32_t j = 0; j < n; j++) assert_same(&alone[j], &together[j]);
+    if (n > 4) assert_guided(&guide, &together[4]);
 }
 
-/* Three that the device can run ahead of, which end one after the other: nearly every step is submitted ahead. */
+/* Those that the device can run ahead of, which end one after the other: nearly every step is submitted ahead. */
 static void test_runs_ahead(void **state) {
     (void)state;
-    run_alone(3, 60);
-    calla_engine *e = open_ahead(700, 3, 0);
-    run_together(e, 3, 60);
-    calla_engine_close(e);
-    assert_int_equal(submitted, collected);
-    assert_true(ran_ahead > submitted * 9 / 10);
+    for (uint32_t k = 0; k < 2; k++) {
+        const uint32_t n = kinds[k] == &later ? 6 : 3;
+        run_alone(n, 60);
+        calla_engine *e = open_ahead(kinds[k], 700, n, 0);
+        run_together(e, n, 60);
+        calla_engine_close(e);
+        assert_int_equal(submitted, collected);
+        assert_true(ran_ahead > submitted * 9 / 10);
+        if (kinds[k] == &later) assert_memory_equal(&together[5].ids[7], ((const int32_t[]){41, 43}), 2 * sizeof(int32_t));
+    }
 }
 
 /* Beside others that it has to wait for, with places for all and for two. */
 static void test_mixed(void **state) {
     (void)state;
     run_alone(JOBS, 60);
-    for (uint32_t places = 2; places <= JOBS; places += 4) {
-        calla_engine *e = open_ahead(700, places, 0);
-        run_together(e, JOBS, 60);
-        calla_engine_close(e);
-        assert_int_equal(submitted, collected);
-        assert_true(ran_ahead > 0 && ran_ahead < submitted);
-    }
+    for (uint32_t k = 0; k < 2; k++)
+        for (uint32_t places = 2; places <= JOBS; places += 5) {
+            calla_engine *e = open_ahead(kinds[k], 700, places, 0);
+            run_together(e, JOBS, 60);
+            calla_engine_close(e);
+            assert_int_equal(submitted, collected);
+            assert_true(ran_ahead > 0 && ran_ahead < submitted);
+        }
 }
 
 /* Jobs that are set aside for want of pages and come back. */
 static void test_pages_run_out(void **state) {
     (void)state;
-    run_alone(3, 200);
-    calla_engine *e = open_ahead(450, 3, 2);
-    run_together(e, 3, 200);
-    assert_true(e->set_aside > 0 && ran_ahead > 0);
-    calla_engine_close(e);
+    for (uint32_t k = 0; k < 2; k++) {
+        const uint32_t n = kinds[k] == &later ? 6 : 3;
+        run_alone(n, 200);
+        calla_engine *e = open_ahead(kinds[k], 450, n, 2);
+        run_together(e, n, 200);
+        assert_true(e->set_aside > 0 && ran_ahead > 0);
+        calla_engine_close(e);
+    }
 }
 
 /* What the answer ended with is found one step late: that step is dropped, and the next answer goes on from the history.  The stop id is one
- * that the model picks by itself, since a bias is not run ahead of. */
-static void test_dropped(void **state) {
-    (void)state;
+ * that the model picks by itself, since a bias is not run ahead of.  A device that picks later has penalties to read, but not of that step. */
+static void check_dropped(const backend_vtable *device) {
     static transcript first, t;
     int32_t ids[40];
     random_ids(ids, 40, VOCABULARY, 9);
     const calla_generate_options greedy = greedy_options(12);
     calla_generate_options o = sampling_options(12, 5);
+    if (device == &later) o.sampling.repetition_penalty = 1.2f;
     calla_engine *e = open_tiny_with_pages(700, 1, 0);
     generate_alone(e, ids, 40, &o, &alone[0]);
     calla_session *s = open_session(e, ids, 40);
@@ -194,7 +231,7 @@ static void test_dropped(void **state) {
     calla_session_close(s);
     calla_engine_close(e);
 
-    e = open_ahead(700, 1, 0);
+    e = open_ahead(device, 700, 1, 0);
     e->stop_ids[0] = alone[0].ids[4];
     e->n_stop_ids = 1;
     uint32_t until = 0; /* its first place in the answer */
@@ -213,17 +250,23 @@ static void test_dropped(void **state) {
     assert_int_equal(t.prompt_tokens, 1);
     assert_memory_equal(t.ids, alone[0].ids + made, t.n * sizeof *t.ids);
     generate(s, &greedy, &t);
-    assert_memory_equal(t.logprobs, alone[1].logprobs, (t.n < 8 ? t.n : 8) * sizeof *t.logprobs);
+    const uint32_t both = t.n < alone[1].n ? t.n : alone[1].n; /* their stop ids differ */
+    assert_true(both > 0);
+    assert_memory_equal(t.logprobs, alone[1].logprobs, both * sizeof *t.logprobs);
     calla_session_close(s);
     calla_engine_close(e);
     assert_int_equal(submitted, collected);
 }
 
-/* One is cancelled, by its own event or from outside, while steps with its rows are under way: the other does not show it. */
-static void test_cancel(void **state) {
+static void test_dropped(void **state) {
     (void)state;
+    for (uint32_t k = 0; k < 2; k++) check_dropped(kinds[k]);
+}
+
+/* One is cancelled, by its own event or from outside, while steps with its rows are under way: the other does not show it. */
+static void check_cancel(const backend_vtable *device) {
     run_alone(2, 60);
-    calla_engine *e = open_ahead(700, 2, 0);
+    calla_engine *e = open_ahead(device, 700, 2, 0);
     int32_t ids[256];
     calla_generate_options o = options_of(0, 60);
     calla_session *s = open_session(e, ids, prompt_of(0, ids)), *other = open_session(e, ids, prompt_of(1, ids));
@@ -255,10 +298,14 @@ static void test_cancel(void **state) {
     assert_int_equal(submitted, collected);
 }
 
-/* A device that fails with two steps under way fails all that run, once, and the engine closes. */
-static void test_broken_device(void **state) {
+static void test_cancel(void **state) {
     (void)state;
-    calla_engine *e = open_ahead(700, 3, 0);
+    for (uint32_t k = 0; k < 2; k++) check_cancel(kinds[k]);
+}
+
+/* A device that fails with two steps under way fails all that run, once, and the engine closes. */
+static void check_broken(const backend_vtable *device) {
+    calla_engine *e = open_ahead(device, 700, 3, 0);
     calla_session *s[3];
     int32_t ids[256];
     atomic_store(&collects_left, 20);
@@ -278,16 +325,29 @@ static void test_broken_device(void **state) {
     calla_engine_close(e);
 }
 
+static void test_broken_device(void **state) {
+    (void)state;
+    for (uint32_t k = 0; k < 2; k++) check_broken(kinds[k]);
+}
+
 int main(void) {
     plain = backend_find("ref");
-    ahead = *plain;
-    ahead.begin = queue_begin;
-    ahead.submit = queue_submit;
-    ahead.collect = queue_collect;
-    ahead.sampled = queue_sampled;
-    ahead.runs_ahead = queue_runs_ahead;
+    at_once = *plain;
+    at_once.begin = queue_begin;
+    at_once.submit = queue_submit;
+    at_once.collect = queue_collect;
+    at_once.sampled = queue_sampled;
+    at_once.runs_ahead = queue_runs_ahead;
+    later = at_once;
+    later.begin = later_begin;
+    later.submit = later_submit;
+    later.pick = later_pick;
+    later.collect = later_collect;
+    scratch = mem_alloc(ref_sample_scratch_bytes(VOCABULARY));
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs_ahead),    cmocka_unit_test(test_mixed),
                                        cmocka_unit_test(test_pages_run_out), cmocka_unit_test(test_dropped),
                                        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_broken_device)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    mem_free(scratch);
+    return failed;
 }

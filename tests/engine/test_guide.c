@@ -6,48 +6,11 @@
 
 #include "backend/backend.h"
 #include "engine/engine.h"
+#include "stripes.h"
 #include "support/arrays.h"
-#include "transcript.h"
 
 enum { VOCABULARY = 320, WORDS = VOCABULARY / 32, JOBS = 6 }; /* of tiny-a */
 static transcript alone[JOBS], together[JOBS];
-
-/* Allows the ids that are `rest` modulo `modulus` after an even number of tokens, and one above each after an odd one; from `free_after`
- * tokens on anything.  A wrong count of took, a mask of another row or a mask that came late shows at once. */
-typedef struct stripes {
-    uint32_t modulus, rest, free_after;
-    uint32_t took, asked;
-    int32_t ids[TRANSCRIPT_MAX];
-    uint32_t mask[WORDS];
-} stripes;
-
-static uint32_t rest_at(const stripes *s, uint32_t i) { return (s->rest + i % 2) % s->modulus; }
-
-static const uint32_t *stripes_mask(void *user) {
-    stripes *s = user;
-    s->asked++;
-    if (s->took >= s->free_after) return NULL;
-    memset(s->mask, 0, sizeof s->mask);
-    for (uint32_t id = rest_at(s, s->took); id < VOCABULARY; id += s->modulus) s->mask[id / 32] |= 1u << id % 32;
-    return s->mask;
-}
-
-static void stripes_took(void *user, int32_t id) {
-    stripes *s = user;
-    s->ids[s->took++] = id;
-}
-
-static calla_guide guide_of(stripes *s, uint32_t modulus, uint32_t rest) {
-    *s = (stripes){.modulus = modulus, .rest = rest, .free_after = UINT32_MAX};
-    return (calla_guide){.mask = stripes_mask, .took = stripes_took, .user = s};
-}
-
-static void assert_guided(const stripes *s, const transcript *t) {
-    assert_int_equal(s->took, t->n);
-    assert_memory_equal(s->ids, t->ids, t->n * sizeof *t->ids);
-    for (uint32_t i = 0; i < t->n; i++)
-        if (i < s->free_after) assert_int_equal((uint32_t)t->ids[i] % s->modulus, rest_at(s, i));
-}
 
 static const int32_t prompt[] = {1, 17, 200, 45, 45, 3, 119, 8, 250, 33};
 #define PROMPT prompt, sizeof prompt / sizeof *prompt
@@ -57,7 +20,7 @@ static void test_only_what_is_allowed(void **state) {
     static stripes g;
     calla_engine *e = open_tiny(512, 1, 64);
     calla_generate_options o = sampling_options(40, 3);
-    o.guide = guide_of(&g, 7, 4);
+    o.guide = stripes_guide(&g, VOCABULARY, 7, 4);
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_int_equal(alone[0].n, 40);
     assert_guided(&g, &alone[0]);
@@ -70,7 +33,7 @@ static void test_only_what_is_allowed(void **state) {
     int32_t best = 5;
     for (int32_t id = 5; id < VOCABULARY; id += 64)
         if (logits[id] > logits[best]) best = id;
-    o.guide = guide_of(&g, 64, 5);
+    o.guide = stripes_guide(&g, VOCABULARY, 64, 5);
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_int_equal(alone[0].ids[0], best);
     /* log-probabilities stay the model's own, over everything */
@@ -83,7 +46,7 @@ static void test_only_what_is_allowed(void **state) {
     /* NULL is the same as no guide */
     o = sampling_options(40, 3);
     generate_alone(e, PROMPT, &o, &alone[0]);
-    o.guide = guide_of(&g, 7, 4);
+    o.guide = stripes_guide(&g, VOCABULARY, 7, 4);
     g.free_after = 0;
     generate_alone(e, PROMPT, &o, &alone[1]);
     assert_same(&alone[0], &alone[1]);
@@ -97,14 +60,14 @@ static void test_stop_ids(void **state) {
     calla_engine *e = open_tiny(512, 1, 64);
     /* one that is allowed alone: whatever its chances, the answer ends there */
     calla_generate_options o = greedy_options(50);
-    o.guide = guide_of(&g, VOCABULARY, TINY_STOP);
+    o.guide = stripes_guide(&g, VOCABULARY, VOCABULARY, TINY_STOP);
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_int_equal(alone[0].n, 1);
     assert_int_equal(alone[0].finish, CALLA_FINISH_STOP);
     assert_int_equal(g.took, 1);
     /* one that is forbidden does not come, however likely */
     o = stopping_options(50);
-    o.guide = guide_of(&g, 5, 3); /* 3 and 4 modulo 5 */
+    o.guide = stripes_guide(&g, VOCABULARY, 5, 3); /* 3 and 4 modulo 5 */
     g.free_after = 9;
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_int_equal(alone[0].n, 10);
@@ -121,7 +84,7 @@ static void test_with_forced_tokens(void **state) {
     calla_engine *e = open_tiny(512, 1, 64);
     calla_generate_options o = sampling_options(12, 4);
     o.force = (calla_force){.after = 3, .n = 2, .ids = {100, 319}};
-    o.guide = guide_of(&g, 9, 1);
+    o.guide = stripes_guide(&g, VOCABULARY, 9, 1);
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_int_equal(alone[0].n, 12);
     assert_int_equal(g.took, 12);
@@ -130,14 +93,14 @@ static void test_with_forced_tokens(void **state) {
         if (i == 3 || i == 4)
             assert_int_equal(alone[0].ids[i], i == 3 ? 100 : 319);
         else
-            assert_int_equal((uint32_t)alone[0].ids[i] % 9, rest_at(&g, i));
+            assert_int_equal((uint32_t)alone[0].ids[i] % 9, stripes_rest_at(&g, i));
     }
     o = stopping_options(12);
     o.force = (calla_force){.n = 2, .ids = {7, 8}};
-    o.guide = guide_of(&g, VOCABULARY, TINY_STOP); /* after two tokens: the stop id alone */
+    o.guide = stripes_guide(&g, VOCABULARY, VOCABULARY, TINY_STOP); /* after two tokens: the stop id alone */
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_true(alone[0].n == 3 && alone[0].ids[2] == TINY_STOP);
-    o.guide = guide_of(&g, VOCABULARY, TINY_STOP);
+    o.guide = stripes_guide(&g, VOCABULARY, VOCABULARY, TINY_STOP);
     g.free_after = 0;
     generate_alone(e, PROMPT, &o, &alone[0]);
     assert_true(alone[0].n == 4 && alone[0].ids[2] != TINY_STOP && alone[0].ids[3] == TINY_STOP);
@@ -154,7 +117,7 @@ static void run_jobs(calla_engine *e, transcript *t, bool at_once) {
         random_ids(ids, lengths[j], VOCABULARY, j + 1);
         calla_generate_options o = sampling_options(200, j);
         if (j % 3 == 2) o.sampling.frequency_penalty = 0.2f;
-        const calla_guide guide = guide_of(&g[j], 5 + j, j);
+        const calla_guide guide = stripes_guide(&g[j], VOCABULARY, 5 + j, j);
         if (j % 2) o.guide = guide;
         if (j == 3) o.force = (calla_force){.after = 20, .n = 2, .ids = {11, 12}};
         s[j] = open_session(e, ids, lengths[j]);
@@ -193,7 +156,7 @@ static void test_choices(void **state) {
     for (uint32_t j = 0; j < 4; j++) {
         calla_generate_options o = sampling_options(60, 5);
         o.sampling.choice = j;
-        o.guide = guide_of(&g[j], 3, j % 3);
+        o.guide = stripes_guide(&g[j], VOCABULARY, 3, j % 3);
         s[j] = open_session(e, PROMPT);
         start(s[j], &o, &together[j]);
     }
@@ -228,7 +191,7 @@ static void test_every_device(void **state) {
             o.logprobs = false;
             o.n_top_logprobs = 0;
             o.ignore_stop = true;
-            const calla_guide guide = guide_of(&g[j], 4 + j, 1);
+            const calla_guide guide = stripes_guide(&g[j], VOCABULARY, 4 + j, 1);
             if (j % 2) o.guide = guide;
             s[j] = open_session(e, PROMPT);
             start(s[j], &o, &together[j]);

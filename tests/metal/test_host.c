@@ -363,6 +363,7 @@ static void submit(model *m, sequence *s, const int32_t *ids, uint32_t rows) {
     greedy.tokens = model_get_shape(m)->vocabulary;
     const model_segment g = {.sequence = s, .ids = ids, .rows = rows, .sample = &greedy};
     if (model_submit(m, &g, 1, NULL, NULL, &err)) fail_msg("%s", err.message);
+    model_pick(m, &g);
 }
 
 static int32_t collect(model *m) {
