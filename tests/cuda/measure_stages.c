@@ -188,6 +188,7 @@ static void run_step(const backend_vtable *vt, backend *b, uint32_t rows, uint32
     }
     vt->head(b);
     must(vt->submit(b, &err), &err);
+    vt->pick(b);
     must(vt->collect(b, &err), &err);
     free(pages);
 }

@@ -57,6 +57,8 @@ MUTANTS = {
     'barrier-left-out': ('attention_step.cu', 'score_chunk(a, pages, head, group, begin + threadIdx.x, begin + threadIdx.x < last, h);\n        __syncthreads();',
                          'score_chunk(a, pages, head, group, begin + threadIdx.x, begin + threadIdx.x < last, h);', ['attention_step'],
                          [('racecheck ' + SMALL_FAR, 'hazard')]),
+    'draws-waited-for': ('cuda.c', 'cuda_picker_of(b->batch, sample) != PICKED_BY_HOST;', 'cuda_picker_of(b->batch, sample) == PICKED_BY_HEAD;', ['cuda'],
+                         [('tests/cuda/test_answers', 'Failure')]),
     'failure-not-told': ('cuda.h', 'if (e && !b->error) b->error = e;', 'if (e == cudaErrorInvalidValue) b->error = e;', ['batch', 'cuda', 'requests', 'results'],
                          [('tests/cuda/test_failing_server', 'Failure|expected')]),
     'room-not-looked-at': ('cuda.c', 'if (need <= available) return CALLA_OK;', 'if (need) return CALLA_OK;', ['cuda'],

@@ -191,7 +191,6 @@ static calla_status cuda_begin(backend *b, const row_batch *batch, calla_error *
     b->prompt = b->limits.fast && batch->rows >= CUDA_PROMPT_ROWS && b->scratch.input && !b->weights.wide_scales &&
                 !turned_off(&b->limits, WITHOUT_PROMPT);
     cuda_batch_send(b, batch);
-    cuda_requests_send(b, batch);
     return b->error ? cuda_failure(b, err) : CALLA_OK;
 }
 
@@ -264,9 +263,7 @@ static void forget_step(backend *b) { b->at ^= 1; }
 
 static calla_status cuda_submit(backend *b, calla_error *err) {
     run_step(b);
-    if (b->sampling.samples) sampling_run(&b->sampling, b->stream);
     cuda_ok(b, cudaPeekAtLastError());
-    cuda_ok(b, cudaEventRecord(b->done[b->at], b->stream));
     if (b->error) {
         forget_step(b);
         return cuda_failure(b, err);
@@ -274,6 +271,13 @@ static calla_status cuda_submit(backend *b, calla_error *err) {
     b->submitted[b->at] = b->batch;
     b->under_way++;
     return CALLA_OK;
+}
+
+static void cuda_pick(backend *b) {
+    cuda_requests_send(b, b->batch);
+    if (b->sampling.samples) sampling_run(&b->sampling, b->stream);
+    cuda_ok(b, cudaPeekAtLastError());
+    cuda_ok(b, cudaEventRecord(b->done[b->at], b->stream));
 }
 
 static calla_status cuda_collect(backend *b, calla_error *err) {
@@ -350,6 +354,7 @@ const backend_vtable cuda_vtable = {
     .finish = cuda_finish,
     .submit = cuda_submit,
     .collect = cuda_collect,
+    .pick = cuda_pick,
     .runs_ahead = cuda_runs_ahead,
     .logits = cuda_fetch_logits,
     .sampled = cuda_sampled,

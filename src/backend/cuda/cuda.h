@@ -103,7 +103,7 @@ struct backend {
     cudaEvent_t layer_done[2];                  /* of a prompt, so that the host is never many layers ahead */
 
     uint8_t *host_requests, *device_requests; /* as the batch; cuda_requests_capacity */
-    sampling_step sampling;                   /* of the step that was begun last; without samples there is nothing to do */
+    sampling_step sampling;                   /* of the step that was picked last; without samples there is nothing to do */
 
     int32_t *largest;   /* [2][wanted] in pinned memory that the device writes */
     int32_t *chosen;    /* [2][samples] there */
