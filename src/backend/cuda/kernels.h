@@ -80,7 +80,8 @@ typedef struct cuda_kv {
 
 /* ---- prefill: batches of many rows with f16 activations and f32 sums ----
  *
- * f16 and bf16 are uint16_t here; what is too large for f16 becomes 65504.  Rows are [rows][stride] with a stride that is a multiple of 8 elements and 16-byte aligned. */
+ * f16 and bf16 are uint16_t here; what is too large for f16 becomes 65504.  Rows are [rows][stride] with a stride that is a multiple of 8
+ * elements and 16-byte aligned. */
 
 /* out[r][o] = or += Σ_k W[o][k] x[r][k] for r < rows and o < w->rows. */
 void cuda_gemm(const cuda_mat *w, const uint16_t *x, uint32_t x_stride, float *out, uint32_t out_stride, uint32_t rows, bool add,

@@ -103,7 +103,7 @@ static uint64_t stage_field(uint8_t *stage, uint64_t at, const uint8_t *from, ui
     return (at + p->count * p->rows * bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
 }
 
-/* Whether some scale is 2^(2 - 4·(bits/4 - 1)) or more: 4 and 1/4, of weights up to 60 and 64. */
+/* Whether some scale is 2^(2 - 4·(bits/4 - 1)) or more: 4 of 4-bit codes, 1/4 of 8-bit ones; weights up to 60 and 64. */
 static bool has_wide_scale(const uint16_t *scales, uint64_t n, uint32_t bits) {
     uint32_t largest = 0;
     for (uint64_t i = 0; i < n; i++) {
